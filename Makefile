@@ -1,0 +1,48 @@
+# everything runs in .venv, which the first target makes with nothing but python3
+PYTHON ?= python3
+PROMPT ?= Hello
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_READY := $(VENV)/.ready-run
+TEST_READY := $(VENV)/.ready-test
+
+.PHONY: help run test full lint bench clean
+
+help:
+	@echo "make run    set up and generate with the built-in model (PROMPT=...)"
+	@echo "make test   the usual tests, minutes"
+	@echo "make full   every test"
+	@echo "make lint   format, lint, types, import rules"
+	@echo "make bench  time one pass of the built-in model"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_READY): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(TEST_READY): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $(RUN_READY) $@
+
+run: $(RUN_READY)
+	$(BIN)/clover-rt run "$(PROMPT)"
+
+test: $(TEST_READY)
+	$(BIN)/python -m pytest -m "not full"
+
+full: $(TEST_READY)
+	$(BIN)/python -m pytest
+
+lint: $(TEST_READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(RUN_READY)
+	$(BIN)/python benchmarks/pass.py
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,117 @@
+"""`clover-rt backends`: which backends are installed, and why one is not usable."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from clover_rt.errors import BadInput
+
+if TYPE_CHECKING:
+    from clover_rt.api import Status
+
+HELP = "list backends and devices"
+DESCRIPTION = """List the backends that are installed, their devices, and for those that cannot be
+used the reason."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `backends`."""
+    parser.add_argument("--why", metavar="NAME", help="all that is known of one, with its trace")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the list; return 0. Raises BadInput (CRT-1010) where --why names none of them."""
+    from clover_rt.api import survey
+
+    rows = survey()
+    if args.why is not None:
+        rows = about(args.why, rows)
+    if args.json:
+        import json
+
+        print(json.dumps({"schema": 1, "backends": [as_dict(r) for r in rows]}, indent=1))
+    elif args.why is not None:
+        print("\n\n".join(detail(r) for r in rows))
+    else:
+        print(table(rows))
+    return 0
+
+
+def about(name: str, rows: Sequence[Status]) -> list[Status]:
+    """Return the rows of one backend or plugin."""
+    found = [r for r in rows if name in (r.name, r.plugin)]
+    if not found:
+        raise BadInput(
+            what=f"--why {name} was requested",
+            evidence=f"known: {', '.join(dict.fromkeys(r.name for r in rows)) or 'none'}",
+            fix="use one of these names, or install the plugin",
+            code="CRT-1010",
+        )
+    return found
+
+
+def as_dict(row: Status) -> dict[str, Any]:
+    """Return a status as JSON data."""
+    return {
+        "name": row.name,
+        "status": row.status,
+        "plugin": row.plugin,
+        "version": row.version,
+        "api": row.api,
+        "reason": row.reason,
+        "fix": row.fix,
+        "trace": row.trace,
+        "devices": [
+            {
+                "id": d.id,
+                "name": d.name,
+                "kind": d.kind,
+                "memory_bytes": d.memory_bytes,
+                "is_software": d.is_software,
+                "notes": dict(d.notes),
+            }
+            for d in row.devices
+        ],
+    }
+
+
+def table(rows: Sequence[Status]) -> str:
+    """Return one line a backend, its devices or its reason below."""
+    if not rows:
+        return "no backends are installed"
+    width = max(len(r.name) for r in rows)
+    lines = []
+    for r in rows:
+        facts = [r.status, r.version, f"API {r.api}" if r.api else ""]
+        lines.append(f"{r.name:{width}}  " + "  ".join(f for f in facts if f))
+        lines += [f"{'':{width}}  {line}" for line in devices(r)]
+        if r.reason:
+            lines.append(f"{'':{width}}  {r.reason.splitlines()[0]}")
+            lines.append(f"{'':{width}}  more: clover-rt backends --why {r.name}")
+    return "\n".join(lines)
+
+
+def devices(row: Status) -> list[str]:
+    """Return one line a device."""
+    return [
+        f"device {d.id}: {d.name}{' (software: only by --device)' if d.is_software else ''}"
+        for d in row.devices
+    ]
+
+
+def detail(row: Status) -> str:
+    """Return all that is known of one backend."""
+    facts = {
+        "backend": row.name,
+        "status": row.status,
+        "plugin": row.plugin,
+        "version": row.version,
+        "api": row.api,
+        "reason": row.reason,
+        "fix": row.fix,
+    }
+    lines = [f"{key}: {value}" for key, value in facts.items() if value]
+    return "\n".join(lines + devices(row) + ([row.trace.rstrip()] if row.trace else []))

@@ -1,0 +1,110 @@
+"""The engine's public face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from clover_rt.engine.events import ErrorEvent, Event
+from clover_rt.engine.execute import Job, execute
+from clover_rt.engine.facts import ModelFacts, Settings
+from clover_rt.engine.prefill import prefill
+from clover_rt.engine.request import Request
+from clover_rt.engine.runner import Runner
+from clover_rt.engine.scheduler import Scheduler
+from clover_rt.engine.sequence import Sequence
+from clover_rt.engine.stats import Stats
+from clover_rt.engine.store import Store
+from clover_rt.engine.work import Work
+from clover_rt.errors import BadInput, CloverError
+from clover_rt.spec import Controls
+
+
+class Engine:
+    """Generates token ids with a runner; knows ids and stop ids, no text.
+
+    One engine owns all slots and pages of its runner. Closing a generator frees what it holds.
+    """
+
+    def __init__(self, runner: Runner, facts: ModelFacts, settings: Settings | None = None) -> None:
+        self.facts = facts
+        self.settings = settings or Settings()
+        self.store = Store(runner)
+        if self.settings.prefill_chunk < 0:
+            raise BadInput(
+                what=f"prefill_chunk={self.settings.prefill_chunk} was asked for",
+                evidence="a chunk has at least 1 row; 0 stands for as many as a pass can have",
+                fix="use 0 or more",
+                code="CRT-1046",
+            )
+
+    def generate(self, request: Request, sequence: Sequence | None = None) -> Iterator[Event]:
+        """Return the events of one generation; the last is an EndEvent.
+
+        The request is checked before this returns (BadInput); a failure of the run is raised by
+        the iterator (NonFinite, OutOfMemory). Closing the iterator cancels between passes.
+        sequence  one whose committed ids are the prompt's beginning; it is kept, not closed
+        """
+        scheduler = self.scheduler()
+        scheduler.add(request, sequence)
+        return _drive(scheduler)
+
+    def run_many(self, requests: Iterable[Request]) -> Iterator[tuple[int, Event]]:
+        """Return (index of the request, event) of generations that share passes.
+
+        A failed one ends with an ErrorEvent; the others go on.
+        """
+        scheduler = self.scheduler()
+        for request in requests:
+            scheduler.add(request)
+        return _drive_many(scheduler)
+
+    def scheduler(self) -> Scheduler:
+        """Return a new scheduler over this engine's slots and pages."""
+        return Scheduler(self.store, self.facts, self.settings)
+
+    def open(self) -> Sequence:
+        """Return an empty sequence to commit to, snapshot and generate from; close it after."""
+        return Sequence.open(self.store)
+
+    def commit(self, sequence: Sequence, ids: Iterable[int]) -> None:
+        """Commit ids to an idle sequence in chunks; raises BadInput, OutOfMemory or NonFinite."""
+        sequence.check()
+        whole = (*sequence.ids, *ids)
+        runner = self.store.runner
+        bad = [i for i in whole if not 0 <= i < runner.vocab_size or i == self.facts.mask_id]
+        if bad or len(whole) > runner.context:
+            raise BadInput(
+                what=f"{len(whole)} ids were to be committed",
+                evidence=f"context {runner.context}; ids that do not exist or are masks: {bad}",
+                fix="commit fewer ids, all of this checkpoint's tokenizer",
+                code="CRT-1047",
+            )
+        sequence.promise(len(whole))
+        try:
+            steps = prefill(sequence, whole, self.settings.prefill_chunk, None, 1, Stats())
+            item = next(steps, None)
+            while item is not None:
+                if isinstance(item, Work):
+                    (answer,) = execute(self.store, [Job(sequence, item, Controls())])
+                    if isinstance(answer, CloverError):
+                        raise answer
+                    item = steps.send(answer)
+                else:
+                    item = next(steps, None)
+        finally:
+            sequence.forget_promise()
+
+
+def _drive(scheduler: Scheduler) -> Iterator[Event]:
+    for _, event in _drive_many(scheduler):
+        if isinstance(event, ErrorEvent):
+            raise event.error
+        yield event
+
+
+def _drive_many(scheduler: Scheduler) -> Iterator[tuple[int, Event]]:
+    try:
+        while scheduler.running:
+            yield from scheduler.step()
+    finally:
+        scheduler.close()

@@ -1,0 +1,70 @@
+"""What made a pass non-finite: replay where the state is unchanged, else run the ids again."""
+
+from __future__ import annotations
+
+from clover_rt.engine.prefill import TILE, cuts
+from clover_rt.engine.runner import Pass
+from clover_rt.engine.sequence import Sequence
+from clover_rt.engine.store import Store
+from clover_rt.engine.work import Part, Work
+from clover_rt.errors import OutOfMemory
+from clover_rt.spec import Controls, Kind, Segment, Wanted
+
+
+def explain(store: Store, state: Sequence, work: Work, controls: Controls) -> str:
+    """Name layer and op of the first non-finite output of this sequence; "" if there is none.
+
+    The work has run already. A preview or verify reads the state only, so it is replayed. After a
+    commit the sequence's ids are run again from an empty spare slot, over the same pages.
+    """
+    if any(p.kind is Kind.COMMIT for p in work.parts):
+        return _explain_commit(store, state, work, controls)
+    return _replay(store, state.slot, state.length, work.parts, controls, work.top)
+
+
+def _replay(
+    store: Store,
+    slot: int,
+    position: int,
+    parts: tuple[Part, ...],
+    controls: Controls,
+    top: int,
+    pages: tuple[tuple[int, int, int], ...] = (),
+) -> str:
+    segments: list[Segment] = []
+    tokens: list[int] = []
+    wanted: list[Wanted] = []
+    for part in parts:
+        row0 = len(tokens)
+        segments.append(Segment(part.kind, slot, row0, len(part.tokens), position))
+        tokens += part.tokens
+        wanted += [
+            Wanted(row0 + a.row, a.response, a.think_open, a.count_from, a.probe) for a in part.asks
+        ]
+        position += len(part.tokens) if part.kind is Kind.COMMIT else 0
+    table = Pass(tuple(segments), tuple(tokens), (controls,) * len(parts), tuple(wanted), pages)
+    return store.runner.explain_nonfinite(table, top)
+
+
+def _explain_commit(store: Store, state: Sequence, work: Work, controls: Controls) -> str:
+    try:
+        slot = store.slots.take()
+    except OutOfMemory:
+        return "a commit was not finite; no spare slot was free to find the layer with"
+    try:
+        store.runner.reset_slot(slot)
+        layout = store.runner.layout
+        rows = min(TILE, store.runner.max_rows, layout.rows)
+        table = tuple((slot, i, page) for i, page in enumerate(state.pages))
+        for first in range(0, len(table), layout.page_deltas):
+            piece = table[first : first + layout.page_deltas]
+            store.runner.run(Pass(page_deltas=piece), 1)
+        for start, stop in cuts(0, state.length, rows):
+            part = Part(Kind.COMMIT, tuple(state.ids[start:stop]))
+            found = _replay(store, slot, start, (part,), controls, 1)
+            if found:
+                return f"{found}, at rows {start} to {stop - 1}"
+        rest = tuple(p for p in work.parts if p.kind is not Kind.COMMIT)
+        return _replay(store, slot, state.length, rest, controls, work.top) if rest else ""
+    finally:
+        store.slots.give(slot)

@@ -163,7 +163,7 @@ def generate(model: Model, prompt: str, args: argparse.Namespace) -> EndEvent:
         max_new_tokens=args.max_new_tokens,
         threshold=args.threshold,
         block_size=args.block_size,
-        accept=args.accept or "exact",
+        accept=args.accept,
         draft_width=args.draft_width,
         temperature=args.temperature,
         top_k=args.top_k,

@@ -22,10 +22,11 @@ from clover_rt.engine.events import (
 )
 from clover_rt.engine.facts import ModelFacts, Settings
 from clover_rt.engine.request import Accept, Drafter, Mode, Request
-from clover_rt.engine.runner import Pass, Runner
+from clover_rt.engine.runner import Runner
 from clover_rt.engine.sampling import Sampling
 from clover_rt.engine.scheduler import Scheduler
 from clover_rt.engine.sequence import Sequence, Snapshot
+from clover_rt.spec import Pass
 
 __all__ = [
     "Accept",

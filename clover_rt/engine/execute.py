@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from clover_rt.engine.failure import explain
-from clover_rt.engine.runner import Pass, Runner
+from clover_rt.engine.runner import Runner
 from clover_rt.engine.sequence import Sequence as State
 from clover_rt.engine.store import Store
 from clover_rt.engine.work import Answer, Work
 from clover_rt.errors import NonFinite
-from clover_rt.spec import Controls, Kind, Picks, Segment, TableClass, Wanted
+from clover_rt.spec import Controls, Kind, Pass, Picks, Segment, TableClass, Wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from clover_rt.engine.prefill import TILE, cuts
-from clover_rt.engine.runner import Pass
 from clover_rt.engine.sequence import Sequence
 from clover_rt.engine.store import Store
 from clover_rt.engine.work import Part, Work
 from clover_rt.errors import OutOfMemory
-from clover_rt.spec import Controls, Kind, Segment, Wanted
+from clover_rt.spec import Controls, Kind, Pass, Segment, Wanted
 
 
 def explain(store: Store, state: Sequence, work: Work, controls: Controls) -> str:

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from clover_rt.spec import Controls, Picks, Segment, StepLayout, TableClass, Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One table: exactly the arguments of `StepParams.write`.
-
-    Advances run first, then the deltas are applied, then the segments run in table order.
-    Deltas are (slot, page index, page) and (slot, id, amount); advances are (slot, rows).
-    """
-
-    segments: tuple[Segment, ...] = ()
-    tokens: tuple[int, ...] = ()
-    controls: tuple[Controls, ...] = ()
-    wanted: tuple[Wanted, ...] = ()
-    page_deltas: tuple[tuple[int, int, int], ...] = ()
-    count_deltas: tuple[tuple[int, int, int], ...] = ()
-    advances: tuple[tuple[int, int], ...] = ()
+from clover_rt.spec import Pass, Picks, StepLayout, TableClass
 
 
 class Runner(Protocol):

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from clover_rt.engine.pages import pages_for
-from clover_rt.engine.runner import Pass
 from clover_rt.engine.store import Store
 from clover_rt.engine.work import Work
 from clover_rt.errors import StaleState
-from clover_rt.spec import Kind
+from clover_rt.spec import Kind, Pass
 
 
 @dataclass

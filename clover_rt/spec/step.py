@@ -6,7 +6,7 @@ one buffer of at most 64 KB, little-endian 32-bit words, in the order of `StepLa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -366,7 +366,7 @@ def _controls_record(c: Controls) -> tuple[Any, ...]:
             what=f"a request with {len(c.stops)} stop ids was made",
             evidence=f"the step table holds {MAX_STOPS} a sequence",
             fix="ask for fewer stop ids",
-            code="CRT-1020",
+            code="CRT-9012",
         )
     stops = (*c.stops, *([-1] * (MAX_STOPS - len(c.stops))))
     return (

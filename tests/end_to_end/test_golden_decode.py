@@ -80,7 +80,7 @@ def test_a_golden_run_comes_out(engine, run):
         assert_pass_log([p for block in block_logs(events) for p in block], want["log"])
         assert events[-1].stats["passes"] == len(want["log"])
     elif run.endswith("/ar"):
-        got = [[i, p] for e in of(events, TokensEvent) for i, p in zip(e.ids, e.probabilities)]
+        got = [(*e.ids, *e.probabilities) for e in of(events, TokensEvent)]
         assert [g[0] for g in got] == [w[0] for w in want["log"]]
         np.testing.assert_allclose(
             [g[1] for g in got], [w[1] for w in want["log"]], atol=PROBABILITY, rtol=0

@@ -93,15 +93,7 @@ class FakeRunner:
 
     def run(self, work: Pass, top: int) -> Picks:
         # the table must hold the pass, as it must for a real plan
-        StepParams(self.layout).write(
-            work.segments,
-            work.tokens,
-            work.controls,
-            work.wanted,
-            work.page_deltas,
-            work.count_deltas,
-            work.advances,
-        )
+        StepParams(self.layout).write(work)
         assert self.accepts(TableClass.of(s.kind for s in work.segments))
         self.passes.append(work)
         for slot, rows in work.advances:

@@ -19,7 +19,7 @@ from clover_rt.engine import (
     Sampling,
     TokensEvent,
 )
-from clover_rt.spec import Controls, Kind
+from clover_rt.spec import Controls, Kind, TableClass
 from tests.unit.engine_fake import (
     MASK,
     STOPS,
@@ -170,6 +170,7 @@ def test_counts_equal_what_is_counted_and_the_state_what_is_committed(request, k
         assert runner.ids[sequence.slot] == tuple(sequence.ids)[: len(runner.ids[sequence.slot])]
         counts = np.bincount(np.array(sequence.counted, int), minlength=VOCAB)
         np.testing.assert_array_equal(runner.counts[sequence.slot], counts)
+    sequence.settle()
     assert runner.ids[sequence.slot] == tuple(sequence.ids)
     response = sequence.ids[len(request.prompt) :]
     if request.mode is Mode.DIFFUSION:
@@ -261,3 +262,22 @@ def test_banned_ids_are_never_picked():
     plain = run(Request((3,), Mode.AR, 30), 9)[-1].tokens
     banned = frozenset(plain[:3])
     assert not banned & set(run(Request((3,), Mode.AR, 30, banned=banned), 9)[-1].tokens)
+
+
+def test_fusion_puts_a_commit_before_the_preview_of_the_next_block():
+    runner = FakeRunner(1)
+    request = Request((3, 4), max_tokens=30)
+    list(engine_of(runner, fuse_commit=True).generate(request))
+    fused = [p for p in runner.passes if len(p.segments) == 2]
+    assert len(fused) == 3
+    for p in fused:
+        commit, preview = p.segments
+        assert (commit.kind, preview.kind) == (Kind.COMMIT, Kind.PREVIEW)
+        assert preview.position == commit.position + commit.rows
+        assert sum(amount for _, _, amount in p.count_deltas) == commit.rows
+
+
+def test_a_plan_that_refuses_the_fused_class_gets_two_passes():
+    runner = FakeRunner(1, classes=frozenset({TableClass.COMMIT, TableClass.PREVIEW}))
+    list(engine_of(runner, fuse_commit=True).generate(Request((3, 4), max_tokens=30)))
+    assert {len(p.segments) for p in runner.passes} == {1}

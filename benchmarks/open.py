@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from machine import environment, peak_bytes
 from make_release import make_release
 
 MB = 1e6
@@ -53,6 +52,7 @@ REAL = Case("4 layers with data", 3.0, 500, {"layers": 4, "vocab": 32768})
 def child(folder: str) -> dict[str, Any]:
     """Open a checkpoint in this process; return what it cost."""
     start = time.perf_counter()
+    # inside, so that the import is timed apart
     from clover_rt.weights import Checkpoint, load_weights
 
     imported = time.perf_counter()
@@ -70,28 +70,6 @@ def child(folder: str) -> dict[str, Any]:
         "weights": len(weights),
         "gb": round(checkpoint.nbytes / 1e9, 3),
     }
-
-
-def peak_bytes() -> int:
-    """Return the largest resident size that this process ever had."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def measure(case: Case, folder: Path, runs: int) -> dict[str, Any]:
@@ -140,10 +118,7 @@ def main() -> None:
                 shutil.rmtree(folder)
     report = {
         "benchmark": "open",
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": platform.platform(),
+        **environment(),
         "runs": args.runs,
         "results": results,
         "ok": all(r["ok"] for r in results),

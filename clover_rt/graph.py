@@ -86,7 +86,7 @@ class Graph:
 
     def check(self) -> None:
         """Raise BadGraph with every operand that does not fit, by node and axis name."""
-        problems = [p for n in [*self.nodes, *self.advances] for p in _problems(n, self.values)]
+        problems = check_nodes([*self.nodes, *self.advances], self.values)
         if problems:
             raise BadGraph(
                 what=f"the graph has {len(problems)} operands that do not fit",

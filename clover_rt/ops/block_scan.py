@@ -28,6 +28,7 @@ from clover_rt.ops.common import (
     edge,
     f64,
     given,
+    left_alone,
     live_work,
     mixed_tables,
     random_rows,
@@ -83,7 +84,7 @@ def reference(
     tape_beta: Array,
 ) -> dict[str, Array]:
     _, heads, key, value = S.shape
-    o = np.full((params.rows, heads * value), np.nan)
+    o = left_alone(params.rows, heads * value)
     q, k, v = split_qkv(f64(qkv[: params.rows]), heads, key, value)
     each = heads // q.shape[1]
     q, k = np.repeat(unit(q), each, axis=1) / np.sqrt(key), np.repeat(unit(k), each, axis=1)

@@ -187,5 +187,22 @@ def f64(x: Any) -> Array:
     return x.values(np.float64) if isinstance(x, Weight) else np.asarray(x).astype(np.float64)
 
 
+def left_alone(*shape: int) -> Array:
+    """Return float64 numbers that stand for "this op leaves the element as it was".
+
+    They are NaNs with bits of their own, so that `is_left` tells them from a computed NaN.
+    """
+    return np.full(shape, _LEFT, np.uint64).view(np.float64)
+
+
+def is_left(values: Array) -> Array:
+    """Return where a reference's float64 result leaves the output as it was."""
+    out: Array = np.ascontiguousarray(values, np.float64).view(np.uint64) == _LEFT
+    return out
+
+
+_LEFT = np.uint64(0x7FF8_0000_1EF7_A10E)
+
+
 def axes_of(**axes: int) -> Mapping[str, int]:
     return axes

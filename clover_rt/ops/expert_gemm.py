@@ -24,6 +24,7 @@ from clover_rt.ops.common import (
     edge,
     f64,
     given,
+    left_alone,
     live_work,
     plain_table,
     random_rows,
@@ -62,7 +63,7 @@ def reference(
     n = params.rows
     if order is None or offsets is None:
         order, offsets = np.arange(n), np.array([0, n])
-    y = np.full((n * top_k, x.shape[1]), np.nan)
+    y = left_alone(n * top_k, x.shape[1])
     for e in range(gate.shape[0]):
         pairs = order[offsets[e] : offsets[e + 1]]
         if len(pairs) == 0:

@@ -9,6 +9,7 @@ import numpy as np
 
 from clover_rt.backend import Device, Kernel, Step, Tensor
 from clover_rt.ops import OPS
+from clover_rt.ops.common import is_left
 from clover_rt.ops.derived import run_nodes
 from clover_rt.spec import HostWeight, Node, OpSpec, Picks, Role, Signature, StepParams
 
@@ -58,10 +59,12 @@ class ReferenceKernel(Kernel):
 
 
 def _store(array: Any, result: Any, role: Role) -> None:
-    """Write a result's live rows into the array at capacity; NaN means left as it was."""
+    """Write a result's live rows into the array at capacity, but for what the op leaves alone."""
     if isinstance(result, Picks):
         result.encode(array)
     elif role is Role.OUTPUT:
         live = array[: len(result)]
-        keep = np.isnan(result) if result.dtype.kind == "f" else np.zeros(result.shape, bool)
-        np.copyto(live, result.astype(array.dtype), where=~keep)
+        if result.dtype.kind == "f":
+            np.copyto(live, result.astype(array.dtype), where=~is_left(result))
+        else:
+            live[:] = result

@@ -74,14 +74,19 @@ class OpTotal:
 
 @dataclass
 class Profile:
-    """Times passes step by step; a pass is slower under it than without."""
+    """Times passes step by step; a pass is slower under it than without.
+
+    distinct  experts that the last pass used, by layer
+    """
 
     ops: dict[str, OpTotal] = field(default_factory=dict)
     passes: int = 0
+    distinct: list[int] = field(default_factory=list)
 
     def run(self, program: Program, plan: Plan) -> None:
         """Run a program's actions one by one, waiting for each."""
         self.passes += 1
+        self.distinct = []
         params = plan._staging
         live = {
             "T": params.rows,
@@ -109,6 +114,7 @@ class Profile:
             offsets = np.empty(at.shape, np.int32)
             plan.devices[action.place].download(at.buffer, at.offset, offsets)
             live["distinct"] = int((np.diff(offsets) > 0).sum())
+            self.distinct.append(live["distinct"])
         here = dict(live)
         if action.node.op == "expert_gemm" and "order" in action.node.operands:
             here["experts"] = live["distinct"]

@@ -67,7 +67,7 @@ class CpuDevice(Device):
                 what=f"{nbytes} bytes of host memory for {usage.value} were asked for",
                 evidence=f"the system refused them; {free} bytes were reported free",
                 fix="ask for a shorter context or fewer slots, or raise the memory limit",
-                code="CRT-3201",
+                code="CRT-3220",
             ) from error
 
     def free(self, buffer: Buffer) -> None:

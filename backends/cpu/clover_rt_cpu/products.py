@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -55,14 +55,19 @@ class Tiles:
     shapes: tuple[Shape, ...]
     height: int
     plain: bool
+    _cuts: dict[int, tuple[tuple[int, Shape], ...]] = field(default_factory=dict, compare=False)
 
     @property
     def tallest(self) -> int:
         return self.shapes[-1].rows
 
-    @lru_cache(maxsize=512)  # noqa: B019 - tiles live as long as the program
     def cut(self, rows: int) -> tuple[tuple[int, Shape], ...]:
         """Return (first row, shape) of the products that cover `rows` rows."""
+        if rows not in self._cuts:
+            self._cuts[rows] = self._cut(rows)
+        return self._cuts[rows]
+
+    def _cut(self, rows: int) -> tuple[tuple[int, Shape], ...]:
         out, at = [], 0
         while at < rows:
             left = rows - at

@@ -1,0 +1,83 @@
+"""What every benchmark reports of the machine it ran on: names, sizes, memory bandwidth."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def environment() -> dict[str, Any]:
+    """Return the names of machine and software, for a report."""
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": platform.platform(),
+    }
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        fields = dict.fromkeys(("model name", "cpu family", "model"), "")
+        for line in info.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in fields and not fields[name.strip()]:
+                fields[name.strip()] = value.strip()
+        if fields["model name"]:
+            family = f" (family {fields['cpu family']}, model {fields['model']})"
+            return fields["model name"] + family
+    return platform.processor() or platform.machine()
+
+
+def peak_bytes() -> int:
+    """Return the largest resident size that this process ever had."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def last_level_cache_bytes() -> int:
+    """Return the size of the largest cache that cpu 0 sees; 32 MiB where it is not told."""
+    sizes = [32 << 20]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
+        sizes.append(int(text.rstrip("KM")) * unit)
+    return max(sizes)
+
+
+def read_bandwidth(repeats: int = 5) -> dict[str, Any]:
+    """Measure reading memory: all cores sum arrays of 4 times the last-level cache together.
+
+    Returns bytes read, and the best GB/s (1e9 bytes) of the repeats.
+    """
+    cores = os.cpu_count() or 1
+    size = max(4 * last_level_cache_bytes(), 256 << 20)
+    parts = [np.ones(size // 8 // cores) for _ in range(cores)]
+    best = 0.0
+    with ThreadPoolExecutor(cores) as pool:
+        for _ in range(repeats):
+            start = time.perf_counter()
+            list(pool.map(np.sum, parts))
+            best = max(best, sum(p.nbytes for p in parts) / (time.perf_counter() - start))
+    return {
+        "bytes": sum(p.nbytes for p in parts),
+        "last_level_cache_bytes": last_level_cache_bytes(),
+        "threads": cores,
+        "gb_per_s": best / 1e9,
+    }

@@ -309,7 +309,11 @@ class StepParams:
         return out
 
     def write(self, work: Pass) -> None:
-        """Write a table. One over a capacity raises CRT-9011 and leaves the buffer alone."""
+        """Write a table.
+
+        One over a capacity raises CRT-9011, more stop ids than fit CRT-9012; both leave the
+        buffer alone.
+        """
         segments, tokens, wanted = work.segments, work.tokens, work.wanted
         sizes = dict(
             rows=(len(tokens), self.layout.rows),
@@ -329,10 +333,12 @@ class StepParams:
                 )
         row_segment = [i for i, s in enumerate(segments) for _ in range(s.rows)]
         assert len(row_segment) == len(tokens), "segments must cover the tokens"
+        controls = work.controls or (Controls(),) * len(segments)
+        records = [_controls_record(c) for c in controls]
         self.header[:] = (VERSION, *(size for size, _ in sizes.values()), 0)
         for i, s in enumerate(segments):
             self._segments[i] = (s.kind, s.slot, s.row0, s.rows, s.position, 0, 0, 0)
-            self._controls[i] = _controls_record(work.controls[i] if work.controls else Controls())
+            self._controls[i] = records[i]
         for i, w in enumerate(wanted):
             segment = row_segment[w.row]
             self._wanted[i] = (

@@ -1,1 +1,4 @@
-"""Golden data for whoever writes a backend: tiny checkpoints and what they must produce."""
+"""The conformance suite: runs a device's kernels on the cases of every contract.
+
+`harness`  one case on one device: every rule of a contract, checked around one call
+"""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.plans import cpu_plan, plan_state, reference_plan
 from tests.golden import checkpoint
 from tests.reference.oracle_runner import OracleRunner
 
@@ -28,7 +29,9 @@ def oracle_state(runner: OracleRunner, slot: int, length: int) -> dict[int, dict
 
 
 RUNNERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "oracle": (oracle, oracle_state)
+    "oracle": (oracle, oracle_state),
+    "reference": (reference_plan, plan_state),
+    "cpu": (cpu_plan, plan_state),
 }
 
 

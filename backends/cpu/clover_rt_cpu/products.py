@@ -28,7 +28,8 @@ from clover_rt_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
 
-ROWS = (2, 4, 8, 16, 32)
+# two rows alone are slower than four of which two are padding
+ROWS = (4, 8, 16, 32)
 COLUMNS = (64, 32, 16, 8)
 # OpenBLAS packs its operands where rows * columns * inner is above a million
 UNPACKED = 950_000
@@ -85,6 +86,23 @@ class Tiles:
         return rows + self.tallest
 
 
+@lru_cache(maxsize=64)
+def row_shapes(inner: int, outputs: int) -> tuple[int, ...]:
+    """Return the row counts in which attention may multiply, in rising order.
+
+    Both its products are asked: rows [*, inner] times [inner, outputs] and [*, outputs] back. Where
+    no row count is steady it is 1: then every row has a product of its own.
+    """
+    counts = [n for n in ROWS if n * inner * outputs <= UNPACKED] or list(ROWS)
+    random = np.random.default_rng(inner)
+    w = random.standard_normal((outputs, inner)).astype(np.float32)
+    agreeing = set(counts)
+    for stacked, k in ((w.T[None], inner), (w[None], outputs)):
+        x = random.standard_normal((40, k)).astype(np.float32)
+        agreeing &= set(_agreeing(counts, [stacked] * len(counts), x))
+    return tuple(sorted(agreeing)) or (1,)
+
+
 @lru_cache(maxsize=256)
 def tiles_for(inner: int, outputs: int) -> Tiles:
     """Return the shapes for sums of `inner` products and `outputs` columns.
@@ -93,7 +111,12 @@ def tiles_for(inner: int, outputs: int) -> Tiles:
     """
     widest = next((c for c in reversed(COLUMNS) if c >= outputs), COLUMNS[0])
     shapes = _shapes(inner, widest)
-    agreeing = _agreeing(inner, shapes)
+    random = np.random.default_rng(inner)
+    x = random.standard_normal((40, inner)).astype(np.float32)
+    w = random.standard_normal((COLUMNS[0], inner)).astype(np.float32)
+    stacks = [w.reshape(-1, s.columns, inner).transpose(0, 2, 1) for s in shapes]
+    kept = _agreeing([s.rows for s in shapes], stacks, x)
+    agreeing = tuple(s for s in shapes if s.rows in kept)
     height = max(COLUMNS[0], TILE_FLOATS // inner // COLUMNS[0] * COLUMNS[0])
     height = min(height, -(-outputs // widest) * widest)
     if not agreeing:
@@ -114,40 +137,43 @@ def _shapes(inner: int, widest: int) -> tuple[Shape, ...]:
     return tuple(out)
 
 
-def _agreeing(inner: int, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
-    """Return the shapes that give the tallest steady one's bits, in rising order of rows."""
-    random = np.random.default_rng(inner)
-    x = random.standard_normal((40, inner)).astype(np.float32)
-    w = random.standard_normal((COLUMNS[0], inner)).astype(np.float32)
-    steady = {s: found for s in shapes if (found := _steady(s, x, w)) is not None}
+def _agreeing(counts: Sequence[int], stacks: Sequence[Array], x: Array) -> list[int]:
+    """Return the row counts whose products give the tallest steady one's bits.
+
+    stacks  the weight as each row count meets it, [n, inner, columns]
+    """
+    steady = {}
+    for rows, stacked in zip(counts, stacks, strict=True):
+        found = _steady(rows, stacked, x)
+        if found is not None:
+            steady[rows] = found
     if not steady:
-        return ()
-    truth = steady[max(steady, key=lambda s: s.rows)]
-    return tuple(s for s, found in steady.items() if np.array_equal(found, truth))
+        return []
+    truth = steady[max(steady)]
+    return [rows for rows, found in steady.items() if np.array_equal(found, truth)]
 
 
-def _steady(shape: Shape, x: Array, w: Array) -> Array | None:
-    """Return x w^T in this shape, or None where a row's bits depend on its place or neighbours."""
-    whole = _in_tiles(shape, x, w)
+def _steady(rows: int, stacked: Array, x: Array) -> Array | None:
+    """Return the product, or None where a row's bits depend on its place or its neighbours."""
+    whole = _in_tiles(rows, stacked, x)
     for shift in (1, 3, 7):
-        moved = _in_tiles(shape, np.roll(x, shift, axis=0), w)
+        moved = _in_tiles(rows, stacked, np.roll(x, shift, axis=0))
         if not np.array_equal(np.roll(moved, -shift, axis=0), whole):
             return None
     for row in range(0, len(x), 9):
-        if not np.array_equal(_in_tiles(shape, x[row : row + 1], w)[0], whole[row]):
+        if not np.array_equal(_in_tiles(rows, stacked, x[row : row + 1])[0], whole[row]):
             return None
     return whole
 
 
-def _in_tiles(shape: Shape, x: Array, w: Array) -> Array:
-    out = np.empty((len(x), len(w)), np.float32)
-    stacked = w.reshape(-1, shape.columns, w.shape[1]).transpose(0, 2, 1)
-    for at in range(0, len(x), shape.rows):
-        rows = np.zeros((shape.rows, x.shape[1]), np.float32)
-        live = x[at : at + shape.rows]
-        rows[: len(live)] = live
-        found = np.matmul(rows, stacked).transpose(1, 0, 2).reshape(shape.rows, -1)
-        out[at : at + shape.rows] = found[: len(live)]
+def _in_tiles(rows: int, stacked: Array, x: Array) -> Array:
+    out = np.empty((len(x), len(stacked) * stacked.shape[2]), np.float32)
+    for at in range(0, len(x), rows):
+        tile = np.zeros((rows, x.shape[1]), np.float32)
+        live = x[at : at + rows]
+        tile[: len(live)] = live
+        found = np.matmul(tile, stacked).transpose(1, 0, 2).reshape(rows, -1)
+        out[at : at + rows] = found[: len(live)]
     return out
 
 
@@ -284,3 +310,4 @@ def pad_rows(x: Array, rows: int, padded: Array) -> None:
     """Copy rows of x into the scratch of a product and zero what lies behind them."""
     np.copyto(padded[:rows], x[:rows])
     padded[rows:] = 0
+

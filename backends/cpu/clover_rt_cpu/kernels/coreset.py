@@ -39,9 +39,9 @@ class Coreset(CpuKernel):
         def keep(block: Array, out: Array) -> None:
             share = np.exp(block - block.max(axis=1, keepdims=True))
             share /= share.sum(axis=1, keepdims=True)
-            best = largest(share, top_k)
+            best, added = largest(share, top_k)
             mass = np.zeros(block.shape[1], np.float32)
-            np.add.at(mass, best.reshape(-1), np.take_along_axis(share, best, 1).reshape(-1))
+            np.add.at(mass, best.reshape(-1), added.reshape(-1))
             order = np.argsort(-mass, kind="stable")
             sums = np.cumsum(mass[order])
             before = np.zeros_like(sums)

@@ -17,7 +17,7 @@ import numpy as np
 
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
-from clover_rt_cpu.kernel import Array, CpuKernel, Shapes, silu_of, table_of, views
+from clover_rt_cpu.kernel import Array, CpuKernel, Shapes, table_of, views
 from clover_rt_cpu.products import Multiplier, Product, Span, Tiles, spans_of, tiles_for
 from clover_rt_cpu.weights import experts
 
@@ -84,10 +84,7 @@ class ExpertGemm(CpuKernel):
                 work.x[n : inward.padded(n)] = 0
                 _multiply(work.inward, work.x, n, gate, work.hidden)
                 _multiply(work.inward, work.x, n, up, work.other)
-                # the scratch of the outputs is free until the last product
-                e = work.y.reshape(-1)[: n * work.hidden.shape[1]].reshape(n, -1)
-                hidden = silu_of(work.hidden[:n], e)
-                hidden *= work.other[:n]
+                _gate(work.hidden[:n], work.other[:n])
                 work.hidden[n : outward.padded(n)] = 0
                 _multiply(work.outward, work.hidden, n, down, work.y)
                 y[part] = work.y[:n]
@@ -138,6 +135,15 @@ class ExpertGemm(CpuKernel):
             Product(self.workers, inward, room["in_weights"], room["in_products"]),
             Product(self.workers, outward, room["out_weights"], room["out_products"]),
         )
+
+
+def _gate(gate: Array, up: Array) -> None:
+    """Replace gate by gate * up / (1 + e^-gate); up is used as scratch."""
+    up *= gate
+    np.negative(gate, out=gate)
+    np.exp(gate, out=gate)
+    gate += 1
+    np.divide(up, gate, out=gate)
 
 
 def _multiply(product: Any, x: Array, rows: int, spans: list[Span], y: Array) -> None:

@@ -38,15 +38,16 @@ class RouterTopk(CpuKernel):
             may = None if allowed is None else allowed[table.row_segment] != 0
             odd = ~np.isfinite(values).all(axis=1)
             ranked = values if may is None else np.where(may, values, -np.inf)
-            chosen = _padded(largest(ranked, top_k), top_k)
-            picked = np.take_along_axis(ranked, chosen, 1)
-            taken = np.isfinite(picked)
-            taken[:, values.shape[1] :] = False
-            ids[:n] = np.where(taken, chosen, -1)
+            chosen, picked = largest(ranked, top_k)
+            width = chosen.shape[1]
+            taken = picked > -np.inf
+            ids[:n, :width] = np.where(taken, chosen, -1)
+            ids[:n, width:] = -1
             share = np.exp(picked - picked[:, :1])
             share[~taken] = 0
             total = share.sum(axis=1, keepdims=True)
-            weights[:n] = np.where(total > 0, share / total, 0)
+            weights[:n, :width] = np.where(total > 0, share / total, 0)
+            weights[:n, width:] = 0
             for t in np.flatnonzero(odd).tolist():
                 allowed_here = None if may is None else may[t]
                 _odd_row(values[t], allowed_here, ids[t], weights[t])
@@ -54,24 +55,22 @@ class RouterTopk(CpuKernel):
         return step
 
 
-def largest(values: Array, count: int) -> Array:
-    """Return the columns of the `count` largest values of each row, falling, ties lowest first.
+def largest(values: Array, count: int) -> tuple[Array, Array]:
+    """Return columns and values of the `count` largest of each row, falling, ties lowest first.
 
-    values [n, E] without NaN; at most E columns are returned.
+    values [n, E] without NaN; both are [n, min(count, E)]. Where a row has fewer numbers above
+    -inf, the rest of its values are -inf and their columns mean nothing.
     """
     left = values.copy()
     rows = np.arange(len(values))
-    out = np.empty((len(values), min(count, values.shape[1])), np.int64)
-    for i in range(out.shape[1]):
+    columns = np.empty((len(values), min(count, values.shape[1])), np.int64)
+    found = np.empty(columns.shape, values.dtype)
+    for i in range(columns.shape[1]):
         best = left.argmax(axis=1)
-        out[:, i] = best
+        columns[:, i] = best
+        found[:, i] = left[rows, best]
         left[rows, best] = -np.inf
-    return out
-
-
-def _padded(chosen: Array, count: int) -> Array:
-    missing = count - chosen.shape[1]
-    return np.pad(chosen, ((0, 0), (0, missing))) if missing else chosen
+    return columns, found
 
 
 def _odd_row(row: Array, may: Array | None, ids: Array, weights: Array) -> None:

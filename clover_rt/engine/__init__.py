@@ -5,6 +5,7 @@
 `sequence`  one sequence's slot, pages, committed ids, tape and snapshots
 `modes`     diffusion, autoregressive, self_spec: generators of work
 `scheduler` several sequences in one pass
+`generation` one request as it runs: its events, cancel and close
 `engine`    the public face
 """
 
@@ -21,6 +22,7 @@ from clover_rt.engine.events import (
     TokensEvent,
 )
 from clover_rt.engine.facts import ModelFacts, Settings
+from clover_rt.engine.generation import Generation
 from clover_rt.engine.request import Accept, Drafter, Mode, Request
 from clover_rt.engine.runner import Runner
 from clover_rt.engine.sampling import Sampling
@@ -37,6 +39,7 @@ __all__ = [
     "ErrorEvent",
     "Event",
     "Fixed",
+    "Generation",
     "Mode",
     "ModelFacts",
     "Pass",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from clover_rt.engine.events import ErrorEvent, Event
+from clover_rt.engine.events import Event
 from clover_rt.engine.execute import Job, execute
 from clover_rt.engine.facts import ModelFacts, Settings
+from clover_rt.engine.generation import Generation
 from clover_rt.engine.prefill import prefill
 from clover_rt.engine.request import Request
 from clover_rt.engine.runner import Runner
@@ -37,16 +38,15 @@ class Engine:
                 code="CRT-1046",
             )
 
-    def generate(self, request: Request, sequence: Sequence | None = None) -> Iterator[Event]:
+    def generate(self, request: Request, sequence: Sequence | None = None) -> Generation:
         """Return the events of one generation; the last is an EndEvent.
 
         The request is checked before this returns (BadInput); a failure of the run is raised by
-        the iterator (NonFinite, OutOfMemory). Closing the iterator cancels between passes.
+        the iterator (NonFinite, OutOfMemory). `cancel` and `close` end it between passes.
         sequence  one whose committed ids are the prompt's beginning; it is kept, not closed
         """
         scheduler = self.scheduler()
-        scheduler.add(request, sequence)
-        return _drive(scheduler)
+        return Generation(scheduler, scheduler.add(request, sequence))
 
     def run_many(self, requests: Iterable[Request]) -> Iterator[tuple[int, Event]]:
         """Return (index of the request, event) of generations that share passes.
@@ -93,13 +93,6 @@ class Engine:
                     item = next(steps, None)
         finally:
             sequence.forget_promise()
-
-
-def _drive(scheduler: Scheduler) -> Iterator[Event]:
-    for _, event in _drive_many(scheduler):
-        if isinstance(event, ErrorEvent):
-            raise event.error
-        yield event
 
 
 def _drive_many(scheduler: Scheduler) -> Iterator[tuple[int, Event]]:

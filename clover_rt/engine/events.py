@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from clover_rt.errors import CloverError
 
@@ -97,7 +98,7 @@ class EndEvent:
 
     tokens: tuple[int, ...]
     finish_reason: str
-    stats: Mapping[str, float] = field(default_factory=dict)
+    stats: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
 
 

@@ -262,7 +262,18 @@ class Plan:
                 node = action.node
                 per_row = max(1, len(out) // node.axes["T"])
                 return f"layer {node.layer}, op {node.op} ({node.name}), row {rows[0] // per_row}"
+        if action.node is not None and "picks" in action.node.operands:
+            return self._nonfinite_logits(action, action.node)
         return ""
+
+    def _nonfinite_logits(self, action: Action, node: Node) -> str:
+        """Name the head where its flag alone tells: the rows before it were finite."""
+        (picks,) = action.results
+        flag = np.empty(1, np.int32)
+        self.devices[action.place].download(picks.buffer, picks.offset, flag)
+        if flag[0]:
+            return ""
+        return f"layer {node.layer}, op {node.op} ({node.name}), the logits of a wanted row"
 
     def _run(self, program: Program) -> None:
         if self.profile is None:

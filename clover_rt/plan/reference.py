@@ -15,9 +15,11 @@ from clover_rt.spec import HostWeight, Node, OpSpec, Picks, Role, Signature, Ste
 
 
 class ReferenceKernel(Kernel):
-    """Downloads the operands, runs the reference in float64, uploads what it may write."""
+    """Downloads the operands, runs the reference in float64, uploads what it may write.
 
-    row_invariant = True
+    Not row-invariant: float64 products round by row count, and what a layer op keeps in float64
+    is rounded where it is split over passes.
+    """
 
     def __init__(self, spec: OpSpec, device: Device) -> None:
         self.spec = spec

@@ -32,6 +32,7 @@ class Checkpoint:
     skipped          tensors of parts that are not run: name pattern -> count
     missing_preview  full names of the preview's tensors where the file of a block-diffusion model
                      has none of them, so that only `ar` can run; else empty
+    warnings         what is odd about the files and yet no error, a sentence each
     """
 
     folder: Path
@@ -41,6 +42,7 @@ class Checkpoint:
     tensors: Mapping[str, TensorView]
     skipped: Mapping[str, int]
     missing_preview: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +78,7 @@ class Checkpoint:
         has_defaults = (path / GENERATION).is_file()
         defaults = read_object(path / GENERATION) if has_defaults else {}
         generation = GenerationConfig.parse(defaults, config, str(path / GENERATION))
-        tensors = open_tensors(path)
+        tensors, warnings = open_tensors(path)
         skipped = Counter(_skipped_as(name) for name in tensors)
         del skipped[""]
         if skipped:
@@ -92,6 +94,7 @@ class Checkpoint:
             tensors=tensors,
             skipped=dict(skipped),
             missing_preview=tuple(preview) if is_missing else (),
+            warnings=tuple(warnings),
         )
 
 

@@ -10,6 +10,9 @@ from clover_rt.weights.tensor_file import FORMATS, TensorView
 
 Shape = tuple[int, ...]
 SHOWN = 10
+ENOUGH = 10_000
+"""Findings after which no more are looked for: the file is of another model."""
+
 KINDS = {
     "missing": "CRT-1160",
     "unknown": "CRT-1161",
@@ -31,6 +34,11 @@ class Findings:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lines: dict[str, list[str]] = {kind: [] for kind in KINDS}
+
+    @property
+    def enough(self) -> bool:
+        """Is it certain by now that the tensors do not fit?"""
+        return sum(map(len, self._lines.values())) >= ENOUGH
 
     def missing(self, name: str, shape: Shape) -> None:
         self._lines["missing"].append(f"{name} {list(shape)}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from clover_rt.errors import BadCheckpoint
 
 MAX_HEADER_BYTES = 100_000_000
+MAX_RANK = 32
 ITEM_BITS: Mapping[str, int] = {
     "BOOL": 8,
     "U8": 8,
@@ -55,19 +57,28 @@ def parse_header(blob: bytes, path: Path) -> dict[str, Entry]:
 
     Raises BadCheckpoint: CRT-1143 not a JSON object, CRT-1144 a malformed entry, CRT-1145 an
     unknown dtype, CRT-1146 byte ranges that overlap, leave holes or do not fit shape and dtype,
-    CRT-1147 a name that occurs twice.
+    CRT-1147 a name that occurs twice, CRT-1154 not UTF-8.
     """
     try:
-        table = json.loads(blob)
+        # decoded first: a JSON reader guesses at UTF-16 and UTF-32, and the format is UTF-8
+        text = blob.decode()
+    except UnicodeDecodeError as error:
+        raise _bad(path, "CRT-1154", f"its header is not UTF-8: {error}") from error
+    twice: list[str] = []
+    try:
+        table = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, twice))
     except (ValueError, RecursionError) as error:
         raise _bad(path, "CRT-1143", f"its header is not JSON: {error}") from error
-    if not isinstance(table, dict):
+    if not isinstance(table, dict) or not text.startswith("{"):
         raise _bad(path, "CRT-1143", "its header is not a JSON object")
-    _refuse_duplicates(blob, table, path)
-    table.pop("__metadata__", None)
+    if twice:
+        raise _bad(path, "CRT-1147", f"{twice[0]!r} occurs twice in its header")
+    _check_metadata(table.pop("__metadata__", None), path)
     shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
     entries: dict[str, Entry] = {}
     for name, fields in table.items():
+        if not name.isprintable() and _has_surrogate(name):
+            raise _bad(path, "CRT-1144", f"the name {name!r} is not valid Unicode")
         dtype, shape, start, end = _fields(name, fields, path)
         bits = ITEM_BITS.get(dtype)
         if bits is None:
@@ -106,11 +117,17 @@ def _fields(name: str, fields: Any, path: Path) -> tuple[str, tuple[int, ...], i
         raise _bad(path, "CRT-1144", text) from error
     if not isinstance(dtype, str) or not isinstance(shape, list):
         raise _bad(path, "CRT-1144", f"tensor {name!r} has a dtype or shape of the wrong type")
+    if len(shape) > MAX_RANK:
+        text = f"tensor {name!r} has {len(shape)} dimensions; at most {MAX_RANK} are read"
+        raise _bad(path, "CRT-1144", text)
     for number in numbers:
         # bool is an int to isinstance, and numbers past 2^63 address no file
         if type(number) is not int or not 0 <= number < 1 << 63:
             text = f"tensor {name!r} has a size or offset that is not a whole number from 0 on"
             raise _bad(path, "CRT-1144", text)
+    # a zero hides how far the other sizes go, and no array has such strides
+    if math.prod(n for n in shape if n) >= 1 << 62:
+        raise _bad(path, "CRT-1146", f"tensor {name!r} {shape} is larger than any file")
     return dtype, tuple(shape), start, end
 
 
@@ -129,28 +146,25 @@ def _refuse_overlaps(entries: Mapping[str, Entry], path: Path) -> None:
         end, before = entry.start + entry.nbytes, name
 
 
-def _refuse_duplicates(blob: bytes, table: Mapping[str, Any], path: Path) -> None:
-    """Raise where a name occurs twice: a plain JSON reader silently keeps the last."""
-    if blob.count(b'"data_offsets"') == len(table) - ("__metadata__" in table):
+def _object(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
+    """Return a JSON object; a plain reader silently keeps the last of two equal names."""
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice += [name for name, count in counts.items() if count > 1]
+    return out
+
+
+def _check_metadata(metadata: Any, path: Path) -> None:
+    """Raise unless the metadata is what the format allows; nothing in it is used."""
+    if metadata is None:
         return
-    for name in _repeated(blob):
-        raise _bad(path, "CRT-1147", f"tensor {name!r} occurs twice in its header")
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise _bad(path, "CRT-1144", "__metadata__ is not an object of strings")
 
 
-def _repeated(blob: bytes) -> Iterator[str]:
-    """Yield the names that occur twice in any one object of a JSON text."""
-    twice: list[str] = []
-
-    def hook(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                twice.append(key)
-            seen.add(key)
-        return dict(pairs)
-
-    json.loads(blob, object_pairs_hook=hook)
-    yield from twice
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _bad(path: Path, code: str, text: str) -> BadCheckpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from clover_rt.model.config import ModelConfig
@@ -14,6 +15,7 @@ from clover_rt.weights.pieces import Releaser, SplitExperts
 from clover_rt.weights.tensor_file import Array, TensorView
 
 Shape = tuple[int, ...]
+SPLIT = re.compile(r"\.mlp\.experts\.\d+\.(?P<projection>gate|up|down)_proj\.weight\Z")
 
 
 def load_weights(checkpoint: Checkpoint) -> dict[str, HostWeight]:
@@ -45,10 +47,18 @@ class _Loader:
         self.release = Releaser(files.values())
         self.findings = Findings(checkpoint.folder)
         self.used: set[str] = set()
+        # (layer, projection) of every tensor of the per-expert layout
+        self.split = {
+            (name[len(self.prefix) : at.start() + 1], at["projection"])
+            for name in self.tensors
+            if (at := SPLIT.search(name)) and name.startswith(self.prefix)
+        }
         self.weights: dict[str, HostWeight] = {}
 
     def load(self) -> dict[str, HostWeight]:
         for stored in stored_tensors(self.config):
+            if self.findings.enough:
+                break
             if stored.part is Part.QUERIES:
                 self._queries(stored)
             elif stored.part in (Part.FUSED, Part.DOWN):
@@ -103,12 +113,8 @@ class _Loader:
             self._add(f"{stored.logical}expert_{projection}", name, (experts, width, d), [half])
 
     def _any_split(self, stored: Stored, projections: Sequence[str]) -> bool:
-        experts = range(self.config.experts)
-        return any(
-            self._full(split_expert(stored.logical, e, p)) in self.tensors
-            for p in projections
-            for e in experts
-        )
+        # by the names that are there: the number of experts is only what config.json claims
+        return any((stored.logical, p) in self.split for p in projections)
 
     def _split(self, stored: Stored, projection: str) -> None:
         """Take one projection of every expert."""
@@ -117,6 +123,8 @@ class _Loader:
         accepted = (shape,)
         views = []
         for expert in range(experts):
+            if self.findings.enough:
+                return
             view = self._take(self._full(split_expert(layer, expert, projection)), accepted)
             if view is not None:
                 views.append(view)

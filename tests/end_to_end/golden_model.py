@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,17 @@ def one_segment(
         page_deltas=deltas if position == 0 else (),
         advances=advances,
     )
+
+
+def side_by_side(parts: Sequence[Pass]) -> Pass:
+    """Return one pass of the segments of several, with every row wanted."""
+    segments: list[Segment] = []
+    tokens: list[int] = []
+    for part in parts:
+        segments += [replace(s, row0=s.row0 + len(tokens)) for s in part.segments]
+        tokens += part.tokens
+    wanted = tuple(Wanted(row, 1) for row in range(len(tokens)))
+    return Pass(tuple(segments), tuple(tokens), wanted=wanted)
 
 
 def commit_prompt(plan: Plan, slot: int, ids: Sequence[int]) -> dict[str, Any]:
@@ -199,7 +211,9 @@ def read_state(plan: Plan, slot: int, length: int) -> dict[int, dict[str, Any]]:
             continue
         places = pool_rows(plan.state("page_table"), slot, 0, length)
         heads = (length, node.axes["G"], node.axes["K"])
-        out[layer] = {x: plan.state(f"{prefix}.{x}_pool")[places].reshape(heads) for x in ("k", "v")}
+        out[layer] = {
+            x: plan.state(f"{prefix}.{x}_pool")[places].reshape(heads) for x in ("k", "v")
+        }
     return out
 
 

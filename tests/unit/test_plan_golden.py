@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clover_rt.spec import Kind, Pass, Segment, TableClass, Wanted
+from clover_rt.spec import Kind, Pass, Picks, Segment, TableClass, Wanted
 from tests.golden import PROMPTS, arrays, assert_close, runs
 from tests.toy import PRIMITIVES, ToyDevice
 from tests.unit.plan_bench import (
+    ROUNDING,
+    assert_near_picks,
+    assert_near_slots,
     assert_same_bytes,
-    assert_same_picks,
     bind_toy,
     cache_rows,
     commit,
@@ -29,6 +31,7 @@ GOLD = arrays("clover_tiny")
 CAUSAL, PREVIEW, STATE = 4e-4, 4e-5, 4e-5
 BLOCKS = ("preview_masks", "preview_half", "preview_width8")
 MASK = 318
+FIELDS = ("ids", "logits", "lse", "entropy", "probe")
 
 PLACEMENTS = {
     "native": lambda: bind_toy(native()),
@@ -53,17 +56,12 @@ def plan(request):
     return PLACEMENTS[request.param]()
 
 
-@pytest.fixture(scope="module")
-def toy():
-    return bind_toy(native())
-
-
 def prompt(name):
     return runs("clover_tiny")["prompts"][name]
 
 
 def assert_picks_of(picks, logits, bound, what):
-    """Compare candidates, their logits and the log-sum-exp of every wanted row with golden logits."""
+    """Compare candidates, log-sum-exp and entropy of the wanted rows with golden logits."""
     assert picks.finite
     at = np.take_along_axis(logits, picks.ids, axis=1)
     assert_close(picks.logits, at, bound, f"{what} logits of the candidates")
@@ -117,87 +115,79 @@ def test_verified_rows_score_as_committed_and_an_advance_keeps_some(plan, kept):
     picks = plan.run(verify(tail, 0, 32, "all"), 64)
     assert_picks_of(picks, GOLD["long.causal_logits"][32:40], CAUSAL, "verify")
     after = states(plan)
-    for layer in range(3):
-        for name in ("ring", "S"):
-            key = f"layers.{layer}.{name}"
-            assert after[key].tobytes() == before[key].tobytes(), f"a verify changed {key}"
+    for name in before:
+        if name.endswith((".ring", ".S", "counts")):
+            assert after[name].tobytes() == before[name].tobytes(), f"a verify changed {name}"
     plan.run(Pass(advances=((0, kept),)))
     if kept:
         plan.run(commit(tail[:kept], 1, 32))
-    for layer in range(3):
-        for name in ("ring", "S"):
-            both = plan.state(f"layers.{layer}.{name}")
-            np.testing.assert_array_equal(both[0], both[1], err_msg=f"{layer} {name}")
-    for got, want in zip(
-        cache_rows(plan, 3, 0, 32 + kept), cache_rows(plan, 3, 1, 32 + kept), strict=True
-    ):
-        np.testing.assert_array_equal(got, want)
+    ended = states(plan)
+    assert_near_slots(ended, ended, [(0, 1)])
+    caches = (cache_rows(plan, 3, slot, 32 + kept) for slot in (0, 1))
+    for got, want in zip(*caches, strict=True):
+        assert_close(got, want, ROUNDING, "kept rows of the cache")
 
 
 def test_two_sequences_in_one_pass_are_each_as_alone(plan):
     first, second = prompt("short"), prompt("long")[:23]
-    for slot in range(3):
-        plan.reset_slot(slot)
-    alone = [plan.run(commit(ids, 0, wanted=[len(ids) - 1]), 64) for ids in (first,)]
-    kept = states(plan)
-    plan.reset_slot(0)
-    alone.append(plan.run(commit(second, 1, wanted=[len(second) - 1]), 64))
-    other = states(plan)
-    plan.reset_slot(1)
     n, m = len(first), len(second)
-    both = plan.run(
-        Pass(
-            (Segment(Kind.COMMIT, 1, 0, m, 0), Segment(Kind.COMMIT, 0, m, n, 0)),
-            (*second, *first),
-            wanted=(Wanted(m - 1, m), Wanted(m + n - 1, n)),
-            page_deltas=pages(0) + pages(1),
-        ),
-        64,
+    for slot in range(2):
+        plan.reset_slot(slot)
+    alone = [
+        plan.run(commit(first, 0, wanted=[n - 1]), 64),
+        plan.run(commit(second, 1, wanted=[m - 1]), 64),
+    ]
+    apart = states(plan)
+    for slot in range(2):
+        plan.reset_slot(slot)
+    table = Pass(
+        (Segment(Kind.COMMIT, 1, 0, m, 0), Segment(Kind.COMMIT, 0, m, n, 0)),
+        (*second, *first),
+        wanted=(Wanted(m + n - 1, n), Wanted(m - 1, m)),
+        page_deltas=pages(0) + pages(1),
     )
-    for row, picks in ((1, alone[0]), (0, alone[1])):
-        np.testing.assert_array_equal(both.ids[row], picks.ids[0])
-        np.testing.assert_array_equal(both.logits[row], picks.logits[0])
-    for layer in range(3):
-        for name in ("ring", "S"):
-            together = plan.state(f"layers.{layer}.{name}")
-            np.testing.assert_array_equal(together[0], kept[f"layers.{layer}.{name}"][0])
-            np.testing.assert_array_equal(together[1], other[f"layers.{layer}.{name}"][1])
+    both = plan.run(table, 64)
+    for row, picks in enumerate(alone):
+        assert_near_picks(row_of(both, row), picks)
+    assert_near_slots(states(plan), apart, [(0, 0), (1, 1)])
+
+
+def row_of(picks, row):
+    """Return the picks of one wanted row."""
+    parts = {n: getattr(picks, n)[row : row + 1] for n in FIELDS}
+    return Picks(picks.finite, **parts)
 
 
 def test_a_commit_and_its_preview_in_one_pass_are_two_passes(plan):
     ids, block = prompt("short"), [MASK] * 8
     n = len(ids)
     plan.reset_slot(0)
-    first = plan.run(commit(ids, 0, wanted=[n - 1]), 64)
-    second = plan.run(preview(block, 0, n, "all"), 64)
+    plan.run(commit(ids, 0))
+    apart_picks = plan.run(preview(block, 0, n, "all"), 64)
     apart = states(plan)
     plan.reset_slot(0)
     table = Pass(
         (Segment(Kind.COMMIT, 0, 0, n, 0), Segment(Kind.PREVIEW, 0, n, 8, n)),
         (*ids, *block),
-        wanted=tuple(Wanted(n - 1 + r, r + 1) for r in range(9)),
+        wanted=tuple(Wanted(n + r, r + 1) for r in range(8)),
         page_deltas=pages(0),
     )
     assert table.table is TableClass.COMMIT_PREVIEW
-    picks = plan.run(table, 64)
-    np.testing.assert_array_equal(picks.logits[0], first.logits[0])
-    np.testing.assert_array_equal(picks.logits[1:], second.logits)
-    np.testing.assert_array_equal(picks.ids[1:], second.ids)
-    assert_same_bytes(states(plan), apart)
+    assert_near_picks(plan.run(table, 64), apart_picks)
+    assert_near_slots(states(plan), apart, [(0, 0)])
 
 
 @pytest.mark.parametrize("step", [1, 7, 32, 64])
-def test_any_split_of_a_prompt_gives_the_same_bits(toy, step):
+def test_any_split_of_a_prompt_gives_the_same_result(step):
+    toy = bind_toy(native())
     ids = prompt("long")
-    toy.reset_slot(0)
     whole = toy.run(commit(ids, 0, wanted=[len(ids) - 1]), 64)
-    want = states(toy)
-    toy.reset_slot(0)
     for at in range(0, len(ids), step):
         part = ids[at : at + step]
-        picks = toy.run(commit(part, 0, at, wanted=[len(part) - 1]), 64)
-    assert_same_picks(picks, whole)
-    assert_same_bytes(states(toy), want)
+        picks = toy.run(commit(part, 1, at, wanted=[len(part) - 1]), 64)
+    assert_near_picks(picks, whole)
+    ended = states(toy)
+    assert_near_slots(ended, ended, [(1, 0)])
 
 
 @pytest.mark.parametrize("name", ["clover_tiny_b8", "qwen35moe_tiny"])

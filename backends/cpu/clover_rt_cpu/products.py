@@ -31,8 +31,10 @@ Array = npt.NDArray[Any]
 # two rows alone are slower than four of which two are padding
 ROWS = (4, 8, 16, 32)
 COLUMNS = (64, 32, 16, 8)
-# OpenBLAS packs its operands where rows * columns * inner is above a million
+# OpenBLAS packs its operands where rows * columns * inner is above a million, or, where the weight
+# is transposed, rows * columns is above 1200
 UNPACKED = 950_000
+UNPACKED_OUT = 1024
 TILE_FLOATS = 1 << 18
 
 
@@ -93,7 +95,7 @@ def row_shapes(inner: int, outputs: int) -> tuple[int, ...]:
     Both its products are asked: rows [*, inner] times [inner, outputs] and [*, outputs] back. Where
     no row count is steady it is 1: then every row has a product of its own.
     """
-    counts = [n for n in ROWS if n * inner * outputs <= UNPACKED] or list(ROWS)
+    counts = [n for n in ROWS if _is_unpacked(n, outputs, inner)] or list(ROWS)
     random = np.random.default_rng(inner)
     w = random.standard_normal((outputs, inner)).astype(np.float32)
     agreeing = set(counts)
@@ -124,11 +126,16 @@ def tiles_for(inner: int, outputs: int) -> Tiles:
     return Tiles(inner, agreeing, height, False)
 
 
+def _is_unpacked(rows: int, columns: int, inner: int) -> bool:
+    out = rows * columns
+    return out <= UNPACKED_OUT and out * inner <= UNPACKED
+
+
 def _shapes(inner: int, widest: int) -> tuple[Shape, ...]:
     columns = [c for c in COLUMNS if c <= widest]
     out = []
     for rows in ROWS:
-        fitting = [c for c in columns if rows * c * inner <= UNPACKED]
+        fitting = [c for c in columns if _is_unpacked(rows, c, inner)]
         if fitting:
             out.append(Shape(rows, fitting[0]))
     # sums too long for the unpacked kernels: leave them all to the packed one
@@ -138,7 +145,7 @@ def _shapes(inner: int, widest: int) -> tuple[Shape, ...]:
 
 
 def _agreeing(counts: Sequence[int], stacks: Sequence[Array], x: Array) -> list[int]:
-    """Return the row counts whose products give the tallest steady one's bits.
+    """Return the row counts whose products give the same bits: the most of them that do.
 
     stacks  the weight as each row count meets it, [n, inner, columns]
     """
@@ -147,10 +154,11 @@ def _agreeing(counts: Sequence[int], stacks: Sequence[Array], x: Array) -> list[
         found = _steady(rows, stacked, x)
         if found is not None:
             steady[rows] = found
-    if not steady:
-        return []
-    truth = steady[max(steady)]
-    return [rows for rows, found in steady.items() if np.array_equal(found, truth)]
+    groups = [
+        [rows for rows, found in steady.items() if np.array_equal(found, truth)]
+        for truth in steady.values()
+    ]
+    return max(groups, key=lambda rows: (len(rows), max(rows)), default=[])
 
 
 def _steady(rows: int, stacked: Array, x: Array) -> Array | None:

@@ -1,0 +1,50 @@
+"""The Python API: load a checkpoint on a backend, generate, read typed events.
+
+    with clover_rt.load("path/to/checkpoint") as model:
+        for event in model.generate("Hello"):
+            if isinstance(event, clover_rt.TextEvent):
+                print(event.text, end="")
+
+This is the only place that wires model, weights, plan, engine and text together:
+
+`loading`     a checkpoint on a backend
+`model`       prompts and requests
+`response`    ids to text, stop strings, the end
+`checkpoint`  what a checkpoint is, without loading it
+`operations`  the operations' contracts as data
+"""
+
+from clover_rt.api.checkpoint import describe
+from clover_rt.api.loading import load
+from clover_rt.api.model import Model
+from clover_rt.api.operations import operations
+from clover_rt.api.response import AnyEvent, Response, TextEvent
+from clover_rt.backend import API as PLUGIN_API
+from clover_rt.engine import (
+    BlockEvent,
+    EndEvent,
+    PassEvent,
+    PrefillEvent,
+    RoundEvent,
+    TokensEvent,
+)
+from clover_rt.plugins import Status, survey
+
+__all__ = [
+    "PLUGIN_API",
+    "AnyEvent",
+    "BlockEvent",
+    "EndEvent",
+    "Model",
+    "PassEvent",
+    "PrefillEvent",
+    "Response",
+    "RoundEvent",
+    "Status",
+    "TextEvent",
+    "TokensEvent",
+    "describe",
+    "load",
+    "operations",
+    "survey",
+]

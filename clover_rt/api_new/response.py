@@ -1,0 +1,119 @@
+"""One response as it comes: the engine's events with text between them, cut at stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from clover_rt.engine import EndEvent, Event, Generation, TokensEvent
+from clover_rt.text import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class TextEvent:
+    """Text that was decided: deltas are valid Unicode and only append."""
+
+    text: str
+
+
+AnyEvent = Event | TextEvent
+
+
+class Response(Iterator[AnyEvent]):
+    """The events of one response; the last is an EndEvent.
+
+    about  what is known before the first pass: mode, backend, device, precision, context,
+           prompt_tokens, ops, native_ops and host_ops; the statistics at the end repeat it
+    A failure of the run is raised (NonFinite, OutOfMemory).
+    """
+
+    def __init__(self, run: Generation, stream: Stream | None, about: Mapping[str, Any]) -> None:
+        self.about = about
+        self._run = run
+        self._stream = stream
+        self._tokens: list[int] = []
+        self._text: list[str] = []
+        self._events = self._follow()
+
+    def __enter__(self) -> Response:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __next__(self) -> AnyEvent:
+        return next(self._events)
+
+    def cancel(self) -> None:
+        """Ask for an early end: at most the pass that is running is finished.
+
+        An EndEvent("cancelled") with text and statistics so far still follows. Only a flag is
+        set, so that a signal handler or another thread may call it.
+        """
+        self._run.cancel()
+
+    def close(self) -> None:
+        """End now and free the sequence; no event follows."""
+        self._events.close()
+        self._run.close()
+
+    @property
+    def _stopped(self) -> str | None:
+        return self._stream.stopped if self._stream is not None else None
+
+    def _follow(self) -> Generator[AnyEvent, None, None]:
+        for event in self._run:
+            if isinstance(event, EndEvent):
+                yield from self._say(self._stream.flush() if self._stream is not None else "")
+                yield self._end(event)
+            elif not isinstance(event, TokensEvent):
+                yield event
+            elif self._stopped is None:
+                ids, delta = self._feed(event.ids)
+                yield TokensEvent(ids, event.probabilities[: len(ids)])
+                yield from self._say(delta)
+                if self._stopped is not None:
+                    self._run.cancel()
+
+    def _feed(self, ids: Sequence[int]) -> tuple[tuple[int, ...], str]:
+        """Return the ids up to the one that completes a stop string, and the text they add."""
+        delta, taken = "", 0
+        for token in ids:
+            taken += 1
+            delta += self._stream.feed([token]) if self._stream is not None else ""
+            if self._stopped is not None:
+                break
+        self._tokens += ids[:taken]
+        return tuple(ids[:taken]), delta
+
+    def _say(self, delta: str) -> Iterator[TextEvent]:
+        if delta:
+            self._text.append(delta)
+            yield TextEvent(delta)
+
+    def _end(self, event: EndEvent) -> EndEvent:
+        """Return the engine's end with the text, and with counts of what was not cut off."""
+        count, passes = len(self._tokens), event.stats["passes"]
+        stats = {
+            **self.about,
+            **event.stats,
+            "tokens": count,
+            "tokens_per_pass": count / passes if passes else 0.0,
+            "dropped_tokens": len(event.tokens) - count,
+            "stop_string": self._stopped,
+        }
+        reason = event.finish_reason if self._stopped is None else "stop"
+        return replace(
+            event,
+            tokens=tuple(self._tokens),
+            text="".join(self._text),
+            finish_reason=reason,
+            stats=stats,
+        )

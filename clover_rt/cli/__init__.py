@@ -8,27 +8,49 @@ import os
 import sys
 from collections.abc import Sequence
 
-from clover_rt.cli import backends, run, version
-from clover_rt.errors import CloverError
+from clover_rt.cli import backends, completion, info, ops, run, version
+from clover_rt.cli.parser import Parser
+from clover_rt.errors import BadInput, CloverError
 
-COMMANDS = {"run": run, "backends": backends, "version": version}
-"""Each module has `HELP`, `add_arguments(parser)` and `main(args) -> exit code`."""
+COMMANDS = {
+    "run": run,
+    "info": info,
+    "backends": backends,
+    "ops": ops,
+    "version": version,
+    "completion": completion,
+}
+"""Each module has `HELP`, `DESCRIPTION`, `add_arguments(parser)` and `main(args) -> exit code`;
+`EXAMPLES`, lines for the end of its help, where there are some."""
 
+DEBUG = "CLOVER_RT_DEBUG"
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 BUG = CloverError.exit_code
+EXIT_CODES = """exit codes:
+  0    done
+  2    the input: a flag, a prompt, a file of the checkpoint
+  3    a backend or device, or numbers that are not finite
+  4    a bug in clover-rt
+  130  interrupted (143: terminated), 141: the reader of the output is gone"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of every command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="clover-rt",
         description="Run Clover, a text model that writes by block diffusion.",
-        epilog="Exit codes: 0 done, 2 input, 3 backend or device, 4 a bug, 130 interrupted.",
+        epilog=f"{EXIT_CODES}\n\n`clover-rt COMMAND --help` tells more; {DEBUG}=1 shows traces.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
-        command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION)
+        examples = getattr(module, "EXAMPLES", "")
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=f"examples:\n{examples}" if examples else None,
+        )
         module.add_arguments(command)
         command.set_defaults(main=module.main)
     return parser
@@ -36,32 +58,69 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are three lines on stderr."""
-    args = build_parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a terminal that lacks a character shows a replacement instead of ending the run
         sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")
     try:
+        args = build_parser().parse_args(argv)
         code: int = args.main(args)
         sys.stdout.flush()
         return code
     except CloverError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+        return fail(error, error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # the reader is gone: what is still buffered must not raise again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return BROKEN_PIPE
+    except OSError as error:
+        # an error of a file has the file's name, one of the output has none
+        if error.errno is None or error.filename is not None:
+            return fail(bug(error), error)
+        discard_output()
+        return fail(output_error(error), error)
     except Exception as error:
+        return fail(bug(error), error)
+
+
+def fail(told: CloverError, error: BaseException) -> int:
+    """Print an error, its trace first where CLOVER_RT_DEBUG=1 asks for it; return the exit code."""
+    if os.environ.get(DEBUG) == "1":
         import traceback
 
-        traceback.print_exc()
-        bug = CloverError(
-            what="an error that clover-rt should have explained",
-            evidence=f"{type(error).__name__}: {error}",
-            fix="report it with the lines above",
-        )
-        print(bug, file=sys.stderr)
-        return BUG
+        traceback.print_exception(error)
+    print(told, file=sys.stderr)
+    return told.exit_code
+
+
+def bug(error: Exception) -> CloverError:
+    """Return the error for what clover-rt should have explained, with where it happened."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return CloverError(
+        what="clover-rt failed in a way that it cannot explain; this is a bug in it",
+        evidence=f"{type(error).__name__}: {error}{where}",
+        fix=f"run it again with {DEBUG}=1, and report the trace with the output of "
+        "`clover-rt version --json`",
+        code="CRT-9000",
+    )
+
+
+def output_error(error: OSError) -> BadInput:
+    """Return the error for an output that takes no more."""
+    return BadInput(
+        what="the output cannot be written",
+        evidence=error.strerror or str(error),
+        fix="make room, or send the output elsewhere",
+        code="CRT-1025",
+    )
+
+
+def discard_output() -> None:
+    """Send what is still buffered nowhere, so that it does not raise again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 HELP = "list backends and devices"
 DESCRIPTION = """List the backends that are installed, their devices, and for those that cannot be
 used the reason."""
+EXAMPLES = """  clover-rt backends
+  clover-rt backends --why cpu"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +46,15 @@ def about(name: str, rows: Sequence[Status]) -> list[Status]:
     """Return the rows of one backend or plugin."""
     found = [r for r in rows if name in (r.name, r.plugin)]
     if not found:
+        import difflib
+
+        known = list(dict.fromkeys(r.name for r in rows))
+        near = difflib.get_close_matches(name, known, n=1)
         raise BadInput(
             what=f"--why {name} was requested",
-            evidence=f"known: {', '.join(dict.fromkeys(r.name for r in rows)) or 'none'}",
-            fix="use one of these names, or install the plugin",
+            evidence=f"known: {', '.join(known) or 'none'}",
+            fix=f"{f'did you mean {near[0]!r}? ' if near else ''}use one of these names, "
+            "or install the plugin",
             code="CRT-1010",
         )
     return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from clover_rt.errors import BadInput
 
 MODES_OF = {
     "threshold": ("diffusion",),
     "block_size": ("diffusion",),
+    "debug_blocks": ("diffusion",),
     "draft_width": ("self-spec",),
     "accept": ("self-spec",),
     "temperature": ("diffusion", "ar"),
@@ -22,42 +24,65 @@ CHAT_ONLY = ("system", "think")
 SAMPLING_ONLY = ("top_k", "top_p", "seed")
 
 
-def positive(text: str) -> int:
-    """Parse an integer of at least 1, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return value
-
-
 def check_flags(args: argparse.Namespace) -> None:
     """Raise BadInput (CRT-1011) for a flag that has no effect beside the others."""
-    given = {name for name, value in vars(args).items() if value is not None}
-    # greedy on purpose, where a checkpoint samples by default: each mode takes that
-    if args.temperature == 0:
-        given.discard("temperature")
     # without --mode the checkpoint decides between these two
     possible = ("diffusion", "ar") if args.mode is None else (args.mode,)
-    chosen = f"--mode {args.mode}" if args.mode else "no --mode, which means diffusion or ar"
-    for name, modes in MODES_OF.items():
-        if name in given and not set(modes) & set(possible):
-            raise no_effect(name, chosen, f"leave it out, or use --mode {' or '.join(modes)}")
-    if args.raw:
-        for name in CHAT_ONLY:
-            if name in given:
-                raise no_effect(name, "--raw, which has no chat template", "leave one of them out")
+    check_modes(args, possible, "no --mode, which means diffusion or ar")
+    given = _given(args)
+    for source in ("raw", "prompt_ids"):
+        if source in given:
+            for name in ("raw", *CHAT_ONLY) if source == "prompt_ids" else CHAT_ONLY:
+                if name in given:
+                    beside = f"{_flag(source)}, which uses no chat template"
+                    raise no_effect(name, beside, "leave one of them out")
     if args.temperature == 0:
         for name in SAMPLING_ONLY:
             if name in given:
                 raise no_effect(name, "--temperature 0, which is greedy", "leave one of them out")
 
 
+def check_modes(args: argparse.Namespace, possible: Sequence[str], chosen: str) -> None:
+    """Raise BadInput (CRT-1011) for a flag without effect in every one of the possible modes.
+
+    chosen  how the modes came about, where --mode does not say it
+    """
+    given = _given(args)
+    # greedy on purpose, where a checkpoint samples by default: each mode takes that
+    if args.temperature == 0:
+        given.discard("temperature")
+    beside = f"--mode {args.mode}" if args.mode else chosen
+    for name, modes in MODES_OF.items():
+        if name in given and not set(modes) & set(possible):
+            raise no_effect(name, beside, f"leave it out, or use --mode {' or '.join(modes)}")
+
+
+def check_seed(args: argparse.Namespace, is_greedy: bool) -> None:
+    """Raise BadInput (CRT-1011) for a seed where nothing is sampled: the checkpoint is greedy."""
+    asked = (args.temperature, args.top_k, args.top_p)
+    if args.seed is not None and is_greedy and asked == (None, None, None):
+        beside = "greedy decoding, this checkpoint's default"
+        raise no_effect("seed", beside, "leave it out, or sample with --temperature")
+
+
 def no_effect(name: str, beside: str, fix: str) -> BadInput:
     """Return the error for a flag that would be ignored."""
-    flag = "--think or --no-think" if name == "think" else "--" + name.replace("_", "-")
     return BadInput(
-        what=f"{flag} was given",
+        what=f"{_flag(name)} was given",
         evidence=f"it has no effect with {beside}",
         fix=fix,
         code="CRT-1011",
     )
+
+
+def _given(args: argparse.Namespace) -> set[str]:
+    # a switch that was not thrown is False; --no-think was thrown
+    return {
+        name
+        for name, value in vars(args).items()
+        if value is not None and (value is not False or name == "think")
+    }
+
+
+def _flag(name: str) -> str:
+    return "--think or --no-think" if name == "think" else "--" + name.replace("_", "-")

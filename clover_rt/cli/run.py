@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from clover_rt.cli.flags import check_flags, positive
-from clover_rt.errors import BadInput
+from clover_rt.cli import events
+from clover_rt.cli.flags import check_flags, check_modes, check_seed
+from clover_rt.cli.interrupts import Interrupts
+from clover_rt.cli.parser import fraction, number, positive, token_ids
+from clover_rt.cli.progress import Progress
+from clover_rt.cli.prompt import Prompt, is_given, read_prompt
+from clover_rt.cli.summary import summary
+from clover_rt.errors import BadInput, CloverError
 
 if TYPE_CHECKING:
-    from clover_rt.api import EndEvent, Model
+    from clover_rt.api import EndEvent, Model, Response
 
 HELP = "answer one prompt"
 DESCRIPTION = """Answer one prompt and stream the text to stdout. The last line, on stderr, says
 which mode ran, where, and how fast."""
+EXAMPLES = """  clover-rt run "Hello"
+  echo "Count from 3 to 9." | clover-rt run --mode ar
+  clover-rt run "Hello" --model path/to/checkpoint --system "Be brief." --no-think
+  clover-rt run "Hello" --temperature 0.7 --top-p 0.9 --seed 7
+  clover-rt run --explain"""
 MODES = ("diffusion", "ar", "self-spec")
 
 
@@ -23,7 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `run`."""
     add = parser.add_argument
     add("prompt", nargs="?", metavar="PROMPT", help="the prompt; absent or -: read from stdin")
-    add("--model", metavar="DIR", help="checkpoint folder (default: the built-in model)")
+    add("--prompt-file", metavar="FILE", help="read the prompt from a UTF-8 file")
+    add(
+        "--prompt-ids",
+        type=token_ids,
+        metavar="IDS",
+        help="token ids as the prompt, such as 1,2,3; no chat template",
+    )
+    add(
+        "--model",
+        metavar="DIR|NAME",
+        help="checkpoint folder, or a built-in model by name (default: clover-proto)",
+    )
     add("--system", metavar="TEXT", help="system prompt of the chat")
     add("--raw", action="store_true", help="use the prompt as it is, without the chat template")
     thinking = parser.add_mutually_exclusive_group()
@@ -47,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a causal pass judges (default: diffusion, or ar where a checkpoint has no preview)",
     )
     add("--max-new-tokens", type=positive, default=256, metavar="N", help="at most N (default 256)")
-    add("--threshold", type=float, metavar="P", help="diffusion: fix rows above this confidence")
+    add("--threshold", type=fraction, metavar="P", help="diffusion: fix rows above this confidence")
     add("--block-size", type=positive, metavar="B", help="diffusion: rows a block")
     add("--draft-width", type=positive, metavar="W", help="self-spec: rows a draft (default 16)")
     add(
@@ -55,9 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("exact", "typical"),
         help="self-spec: exact gives the text of greedy ar (default); typical is faster, lossy",
     )
-    add("--temperature", type=float, metavar="T", help="0: greedy (default: as the checkpoint)")
+    add("--temperature", type=number, metavar="T", help="0: greedy (default: as the checkpoint)")
     add("--top-k", type=positive, metavar="K", help="sample among the K likeliest (at most 64)")
-    add("--top-p", type=float, metavar="P", help="sample within this probability mass")
+    add("--top-p", type=fraction, metavar="P", help="sample within this probability mass")
     add("--seed", type=int, metavar="N", help="seed of sampling (default 0)")
     add("--stop", action="append", default=[], metavar="TEXT", help="stop before TEXT; repeatable")
     add(
@@ -86,77 +108,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain", action="store_true", help="print the plan to stderr; without a prompt, only it"
     )
     add("--profile", action="store_true", help="print time, bytes and launches per op to stderr")
-    add("--json", action="store_true", help="print one JSON object at the end, not the text")
-    add("-q", "--quiet", action="store_true", help="no summary line")
+    add("--json", action="store_true", help="print JSON lines instead of the text (docs/json.md)")
+    add(
+        "--debug-blocks",
+        metavar="FILE",
+        help="diffusion: write one JSON line a pass to FILE: accepted, confidences, masks left, ms",
+    )
+    add("-q", "--quiet", action="store_true", help="no progress and no summary line")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generate and print; return 0. Raises CloverError."""
+    """Generate and print; return 0, or 130 or 143 after a signal. Raises CloverError."""
+    try:
+        return run(args)
+    except CloverError as error:
+        if args.json:
+            print_line(events.failure(error))
+        raise
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, answer, and print the summary; return the exit code."""
     check_flags(args)
-    only_explain = args.explain and args.prompt is None
-    prompt = "" if only_explain else read_prompt(args.prompt)
+    only_explain = args.explain and not is_given(args)
+    prompt = "" if only_explain else read_prompt(args)
+    progress = Progress(quiet=args.quiet)
     # the heavy part: numpy, tokenizers, the backend
     from clover_rt.api import load
 
-    with load(
-        args.model,
-        backend=args.backend,
-        device=args.device,
-        precision=args.precision,
-        context=args.context,
-        strict=args.strict,
-        profile=args.profile,
-    ) as model:
+    try:
+        model = load(
+            args.model,
+            backend=args.backend,
+            device=args.device,
+            precision=args.precision,
+            context=args.context,
+            strict=args.strict,
+            profile=args.profile,
+            on_progress=progress.load,
+        )
+    finally:
+        progress.stop()
+    with model:
         if args.explain:
             print(model.explain(), file=sys.stderr)
         if only_explain:
             return 0
-        end = generate(model, prompt, args)
+        response = ask(model, prompt, args)
+        with response, Interrupts(response.cancel) as interrupts:
+            end = show(response, args, progress)
         if args.profile:
             print(model.profile(), file=sys.stderr)
-    if args.json:
-        print_json(end)
     if not args.quiet:
-        print(summary(end.stats), file=sys.stderr)
-    return 0
+        print(summary(end.stats, end.finish_reason), file=sys.stderr)
+    return interrupts.exit_code
 
 
-def read_prompt(given: str | None) -> str:
-    """Return the prompt from the command line or from a piped stdin.
-
-    Raises BadInput: CRT-1012 there is none, CRT-1013 stdin is not UTF-8.
-    """
-    if given is not None and given != "-":
-        prompt, source = given, "the argument is empty"
-    elif given is None and sys.stdin.isatty():
-        prompt, source = "", "no argument, and stdin is a terminal"
-    else:
-        try:
-            prompt, source = sys.stdin.read(), "stdin is empty"
-        except UnicodeDecodeError as error:
-            raise BadInput(
-                what="cannot read the prompt from stdin",
-                evidence=str(error),
-                fix="send UTF-8 text",
-                code="CRT-1013",
-            ) from error
-    if not prompt:
-        raise BadInput(
-            what="there is no prompt",
-            evidence=source,
-            fix='give one, as in: clover-rt run "Hello"   or   echo Hello | clover-rt run',
-            code="CRT-1012",
-        )
-    return prompt
-
-
-def generate(model: Model, prompt: str, args: argparse.Namespace) -> EndEvent:
-    """Stream the answer to stdout (unless --json) and return the end event."""
-    from clover_rt.api import EndEvent, TextEvent
-
-    events = model.generate(
+def ask(model: Model, prompt: Prompt, args: argparse.Namespace) -> Response:
+    """Return the response to a prompt, nothing of it run yet; flags are checked once more."""
+    mode = args.mode or model.default_mode
+    check_modes(args, (mode,), f"mode {mode}, this checkpoint's default")
+    check_seed(args, model.generation.greedy)
+    return model.generate(
         prompt,
-        mode=args.mode,
+        mode=mode,
         raw=args.raw,
         system=args.system,
         think=args.think,
@@ -172,48 +187,58 @@ def generate(model: Model, prompt: str, args: argparse.Namespace) -> EndEvent:
         stop=tuple(args.stop),
         controls=args.controls,
     )
-    end: EndEvent | None = None
+
+
+def show(response: Response, args: argparse.Namespace, progress: Progress) -> EndEvent:
+    """Stream a response to stdout, its passes to --debug-blocks, and return its end."""
+    from clover_rt.api import EndEvent, PassEvent, PrefillEvent, TextEvent
+
+    log = open_log(args.debug_blocks) if args.debug_blocks is not None else None
     last = ""
-    # closing: an interrupt here ends the run in the engine too
-    with closing(events):
-        for event in events:
-            if isinstance(event, TextEvent) and event.text and not args.json:
+    try:
+        if args.json:
+            print_line(events.start(response, args.model or "clover-proto"))
+        for event in response:
+            if isinstance(event, PrefillEvent):
+                progress.prefill(event.done, event.total)
+            else:
+                progress.stop()
+            if isinstance(event, PassEvent) and log is not None:
+                print_line(events.denoising_pass(event), log)
+            if args.json:
+                line = events.as_dict(event)
+                if line is not None:
+                    print_line(line)
+            elif isinstance(event, TextEvent):
                 sys.stdout.write(event.text)
                 sys.stdout.flush()
                 last = event.text
-            elif isinstance(event, EndEvent):
-                end = event
-    if last and not last.endswith("\n"):
-        sys.stdout.write("\n")
-    assert end is not None, "generate ended without an end event"
-    return end
+            if isinstance(event, EndEvent):
+                if last and not last.endswith("\n"):
+                    sys.stdout.write("\n")
+                return event
+    finally:
+        progress.stop()
+        if log is not None:
+            log.close()
+    raise AssertionError("a response ended without an end event")
 
 
-def print_json(end: EndEvent) -> None:
-    """Print the whole result as one JSON object."""
-    import json
+def open_log(name: str) -> IO[str]:
+    """Return the file of --debug-blocks, emptied; raises BadInput (CRT-1027)."""
+    try:
+        return open(name, "w", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            what=f"--debug-blocks {name} cannot be written",
+            evidence=getattr(error, "strerror", None) or str(error),
+            fix="name a file in a folder that exists and that you may write to",
+            code="CRT-1027",
+        ) from error
 
-    result = {
-        "schema": 1,
-        "text": end.text,
-        "tokens": list(end.tokens),
-        "finish_reason": end.finish_reason,
-        "stats": dict(end.stats),
-    }
-    print(json.dumps(result, ensure_ascii=False))
 
-
-def summary(stats: Any) -> str:
-    """Return the last line: what ran where, and how fast; parts that a mode lacks are left out."""
-    parts = [str(stats[key]) for key in ("mode", "device", "precision") if stats.get(key)]
-    tokens, passes, blocks = (stats.get(key, 0) for key in ("tokens", "passes", "blocks"))
-    parts.append(f"{tokens:.0f} tokens")
-    if passes:
-        parts.append(f"{stats['tokens_per_pass']:.2f} tokens a pass")
-    if blocks:
-        parts.append(f"{passes / blocks:.2f} passes a block")
-    if passes:
-        parts.append(f"{stats['ms_per_pass']:.2f} ms a pass")
-    if stats.get("decode_ms"):
-        parts.append(f"{1000 * tokens / stats['decode_ms']:.1f} tokens/s")
-    return " · ".join(parts)
+def print_line(line: dict[str, Any], file: IO[str] | None = None) -> None:
+    """Print one JSON line at once; ASCII only, so that no encoding can break it."""
+    file = sys.stdout if file is None else file
+    file.write(json.dumps(line) + "\n")
+    file.flush()

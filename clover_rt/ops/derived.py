@@ -103,7 +103,7 @@ def rounding(numerics: Numerics, rng: np.random.Generator) -> Round:
         return rounded.astype(np.float64)
 
     def int8(x: Array) -> Array:
-        if x.shape[-1] % 32:
+        if x.shape[-1] % 32 or x.size == 0:
             return f32(x)
         groups = x.reshape(*x.shape[:-1], -1, 32)
         scale = np.abs(groups).max(axis=-1, keepdims=True) / 127

@@ -29,6 +29,7 @@ from clover_rt.ops.common import (
     weight,
     weight_bytes,
 )
+from clover_rt.ops.coreset import is_fair
 from clover_rt.ops.derived import DERIVED
 from clover_rt.ops.parts import Parts
 from clover_rt.spec import (
@@ -37,6 +38,7 @@ from clover_rt.spec import (
     OpSpec,
     Signature,
     StepLayout,
+    StepParams,
     TableClass,
     Tier,
     Weight,
@@ -117,17 +119,35 @@ def decompose(node: Node, table: TableClass) -> list[Node]:
     return p.nodes
 
 
-def separated_router(rng: np.random.Generator, h: Array, norm: Weight, experts: int) -> Array:
+# 8 x the deviation of a block's mass when its logits are rounded to 8 bits
+CORESET_MARGIN = 4e-3
+
+
+def separated_router(
+    rng: np.random.Generator,
+    params: StepParams,
+    h: Array,
+    norm: Weight,
+    experts: int,
+    top_k: int,
+    top_p: float,
+) -> Array:
     """Return router rows [E, D] that give every row of h well separated logits.
 
-    The routing of a case must not hang on rounding, so the router is solved for: it maps each
-    row of the normalised stream to a permutation of levels 0.25 apart.
+    The routing of a case must not hang on rounding, so the router is solved for: it maps each row
+    of the normalised stream to levels about 0.25 apart, in an order around one that all rows
+    share. Orders are drawn until every block's coreset is decided by a margin.
     """
     x = h / np.sqrt((h**2).mean(axis=1, keepdims=True) + 1e-6) * (1 + f64(norm))
-    levels = np.arange(experts) * 0.25
-    want = np.stack([rng.permutation(levels) for _ in range(len(h))])
-    rows: Array = (np.linalg.pinv(x) @ want).T
-    return rows
+    while True:
+        shared = rng.permutation(experts) * 0.5
+        order = np.argsort(shared + 1.5 * rng.standard_normal((len(h), experts)), axis=1)
+        levels = np.arange(experts) * 0.25 + rng.uniform(-0.05, 0.05, order.shape)
+        want = np.empty(order.shape)
+        np.put_along_axis(want, order, levels, axis=1)
+        if is_fair(params, want, top_k, top_p, CORESET_MARGIN):
+            rows: Array = (np.linalg.pinv(x) @ want).T
+            return rows
 
 
 def cases() -> Iterator[Case]:
@@ -143,14 +163,17 @@ def cases() -> Iterator[Case]:
                     segments: list[Any] = segments,
                     total: int = total,
                     fmt: str = fmt,
+                    top_p: float = top_p,
                 ) -> Any:
+                    params = table(segments, layout)
                     h = random_rows(rng, total, 128)
                     norm = random_weight(rng, (128,), "bf16", 0.1)
+                    router = separated_router(rng, params, h, norm, 16, 4, top_p)
                     return {
-                        "params": table(segments, layout),
+                        "params": params,
                         "h": h,
                         "post_norm": norm,
-                        "router": vector(separated_router(rng, h, norm, 16)),
+                        "router": vector(router),
                         "expert_gate": random_weight(rng, (16, 32, 128), fmt),
                         "expert_up": random_weight(rng, (16, 32, 128), fmt),
                         "expert_down": random_weight(rng, (16, 128, 32), fmt),

@@ -5,10 +5,16 @@ picks = confidence_topk(rms_norm(h; 1 + norm))
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
 from clover_rt.ops import confidence_topk
-from clover_rt.ops.common import weight
+from clover_rt.ops.common import random_weight, weight
 from clover_rt.ops.parts import Parts
-from clover_rt.spec import Node, OpSpec, TableClass, Tier
+from clover_rt.spec import Case, Node, OpSpec, TableClass, Tier
 
 
 def decompose(node: Node, table: TableClass) -> list[Node]:
@@ -27,6 +33,17 @@ def decompose(node: Node, table: TableClass) -> list[Node]:
     return p.nodes
 
 
+def cases() -> Iterator[Case]:
+    for case in confidence_topk.cases():
+
+        def build(rng: np.random.Generator, case: Case = case) -> Any:
+            norm = random_weight(rng, (case.axes["D"],), "bf16", 0.1)
+            return {**case.build(rng), "norm": norm}
+
+        name = case.id.replace("confidence_topk/", "pick/")
+        yield replace(case, id=name, op="pick", build=build, attrs={"eps": 1e-6})
+
+
 _HEAD = confidence_topk.SPEC
 SPEC = OpSpec(
     name="pick",
@@ -40,7 +57,7 @@ SPEC = OpSpec(
     ),
     attrs=("eps",),
     decompose=decompose,
-    cases=lambda: (),
+    cases=cases,
     work=_HEAD.work,
     tolerance=_HEAD.tolerance,
     check=_HEAD.check,

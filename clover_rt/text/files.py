@@ -8,11 +8,18 @@ from typing import Any
 
 from clover_rt.errors import BadCheckpoint
 
+MAX_BYTES = 16 * 2**20
+"""Of a template or a settings file; published ones have some kilobytes."""
+
 
 def read_text(path: Path) -> str:
-    """Return a file's text; BadCheckpoint (CRT-1180) where it is not readable UTF-8."""
+    """Return a file's text; BadCheckpoint (CRT-1180) where it is too long or not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:
+            blob = stream.read(MAX_BYTES + 1)
+        if len(blob) > MAX_BYTES:
+            raise OSError(f"it has more than {MAX_BYTES} bytes")
+        return blob.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BadCheckpoint(
             what=f"cannot read {path.name}",
@@ -28,7 +35,8 @@ def read_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
+    # deep nesting and numbers of thousands of digits are no JSONDecodeError
+    except (ValueError, RecursionError) as error:
         raise BadCheckpoint(
             what=f"cannot read {path.name}",
             evidence=f"{path}: {error}",

@@ -9,7 +9,6 @@ token less, never one more.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from clover_rt.errors import BadCheckpoint, BadInput
+from clover_rt.text import sandbox
 from clover_rt.text.files import read_object, read_text
 from clover_rt.text.tokenizer import Control, Tokenizer, spelling
 
@@ -61,11 +60,14 @@ class Template:
         settings = read_object(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
         source = read_text(file) if file.is_file() else settings.get("chat_template")
-        if isinstance(source, list):
+        if isinstance(source, list) and all(isinstance(t, dict) for t in source):
             # named templates: the one called default is for chat
-            source = {t.get("name"): t.get("template") for t in source}.get("default")
-        if not isinstance(source, str):
+            named = (t.get("template") for t in source if t.get("name") == "default")
+            source = next(named, None)
+        if source is None:
             return None
+        if not isinstance(source, str):
+            raise _unreadable(f"chat_template is {type(source).__name__}, not a text")
         names = {n: t for n in SPECIAL_NAMES if (t := spelling(settings.get(n))) is not None}
         return cls(source, tokenizer, names)
 
@@ -86,7 +88,8 @@ class Template:
         think     sets the template's `enable_thinking`; None leaves its default
         Raises BadInput: CRT-1080 no or malformed messages, CRT-1081 a part that is not text,
         CRT-1082 the template refuses, CRT-1083 two system messages, CRT-1084 no private character
-        is left; and what Tokenizer.encode raises.
+        is left; BadCheckpoint (CRT-1189) where the template does not end or makes too much text;
+        and what Tokenizer.encode raises.
         """
         parts = self._parts(messages, system, think, tools, add_generation_prompt)
         return self._tokenizer.encode_parts(parts)
@@ -121,13 +124,21 @@ class Template:
         variables: dict[str, Any] = {n: marks.get(t, t) for n, t in self._names.items()}
         if think is not None:
             variables["enable_thinking"] = think
+        variables |= {
+            "messages": turns,
+            "tools": list(tools) if tools else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            text = self._compiled(base).render(
-                messages=turns,
-                tools=list(tools) if tools else None,
-                add_generation_prompt=add_generation_prompt,
-                **variables,
-            )
+            text = sandbox.render(self._compiled(base), variables)
+        except sandbox.Endless as error:
+            raise BadCheckpoint(
+                what="the chat template does not come to an end",
+                evidence=f"{error.message}; {len(turns)} messages were given",
+                fix="restore chat_template.jinja or tokenizer_config.json from its source, or "
+                "send a raw prompt",
+                code="CRT-1189",
+            ) from error
         # a template is a program of the checkpoint: whatever it raises is about these messages
         except Exception as error:
             raise BadInput(
@@ -142,34 +153,21 @@ class Template:
         marks = {c.content: chr(base + i) for i, c in enumerate(self._tokenizer.controls)}
         source = self._tokenizer.control_pattern.sub(lambda m: marks[m.group()], self._source)
         try:
-            return environment().from_string(source)
+            return sandbox.Environment().load(source)
         except jinja2.TemplateSyntaxError as error:
-            raise BadCheckpoint(
-                what="cannot read the chat template",
-                evidence=f"line {error.lineno}: {error.message}",
-                fix="restore chat_template.jinja or tokenizer_config.json from its source",
-                code="CRT-1188",
-            ) from error
+            raise _unreadable(f"line {error.lineno}: {error.message}") from error
+        # deep nesting: Python's own compiler gives up with an error of its choice
+        except (RecursionError, SyntaxError, ValueError, MemoryError) as error:
+            raise _unreadable(f"{type(error).__name__}: {error}") from error
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """Return the Jinja environment that published chat templates are written for."""
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+def _unreadable(evidence: str) -> BadCheckpoint:
+    return BadCheckpoint(
+        what="cannot read the chat template",
+        evidence=evidence,
+        fix="restore chat_template.jinja or tokenizer_config.json from its source",
+        code="CRT-1188",
     )
-    env.filters["tojson"] = to_json
-    env.globals["raise_exception"] = refuse
-    return env
-
-
-def to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    """Return JSON as models were trained on it: no HTML escapes, Unicode kept."""
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
-
-
-def refuse(message: str) -> None:
-    """What templates call when a conversation makes no sense to them."""
-    raise jinja2.TemplateError(message)
 
 
 def checked(messages: Sequence[Message], system: str | None) -> list[dict[str, Any]]:

@@ -85,8 +85,11 @@ class Tokenizer:
             )
         try:
             inner = tokenizers.Tokenizer.from_file(str(path))
-        # the library raises bare Exception for every kind of bad file
-        except Exception as error:
+        # the library raises bare Exception for most kinds of bad file, and what panics in it is
+        # no Exception at all
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise BadCheckpoint(
                 what="cannot read tokenizer.json",
                 evidence=f"{path}: {error}",

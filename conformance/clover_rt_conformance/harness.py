@@ -43,11 +43,28 @@ FILL = np.array([0x7FC07FC1], "<u4").view(np.uint8)
 USAGES = {Role.STATE: Usage.STATE, Role.PARAMS: Usage.PARAMS}
 
 
-def signature(
-    spec: OpSpec, case: Case, dtypes: tuple[str, str], precision: Precision
-) -> Signature:
+def signature(spec: OpSpec, case: Case, dtypes: tuple[str, str], precision: Precision) -> Signature:
     """Return the signature of a case; dtypes is (edge, KV) as `Device.dtypes` returns them."""
     return _signature(spec, case, case.inputs(), dtypes, precision)
+
+
+def call(
+    device: Device,
+    spec: OpSpec,
+    case: Case,
+    precision: Precision,
+    inputs: Mapping[str, Any] | None = None,
+) -> dict[str, Array]:
+    """Run the kernel once and return every operand but the weights as it is afterwards.
+
+    inputs  operands instead of the case's own, with its axes as capacities
+    """
+    dtypes = device.dtypes(precision)
+    given = _typed(spec, case.inputs() if inputs is None else inputs, dtypes)
+    sig = _signature(spec, case, given, dtypes, precision)
+    kernel = _kernel(device, spec, case, sig)
+    with _Call(device, kernel, sig, given, _filled(spec, case, given, dtypes)) as bound:
+        return bound.run()
 
 
 def run_case(
@@ -60,27 +77,32 @@ def run_case(
     dtypes = device.dtypes(precision)
     inputs = _typed(spec, case.inputs(seed), dtypes)
     sig = _signature(spec, case, inputs, dtypes, precision)
-    kernel = device.kernels[spec.name]
-    refusal = kernel.supports(sig)
-    if refusal:
-        raise Unsupported(
-            what=f"{device.name} was to run {case.id} in {precision.value}",
-            evidence=refusal,
-            fix="let the plan place this op on the host, or choose other sizes",
-            code="CRT-3110",
-        )
+    kernel = _kernel(device, spec, case, sig)
     tolerance = spec.tolerance[kernel.numerics]
     expected = _reference(spec, case, inputs)
     before = _filled(spec, case, inputs, dtypes)
-    with _Call(device, kernel, sig, inputs, before) as call:
-        first = call.run()
-        problems = call.problems()
-        second = call.run()
+    with _Call(device, kernel, sig, inputs, before) as bound:
+        first = bound.run()
+        problems = bound.problems()
+        second = bound.run()
     problems += _judge(spec, case, tolerance, before, first, expected)
     for name in first:
         if first[name].tobytes() != second[name].tobytes():
             problems.append(_note(name, "a second call on the same inputs gives other bits"))
     return problems
+
+
+def _kernel(device: Device, spec: OpSpec, case: Case, sig: Signature) -> Kernel:
+    kernel = device.kernels[spec.name]
+    refusal = kernel.supports(sig)
+    if refusal:
+        raise Unsupported(
+            what=f"{device.name} was to run {case.id} in {sig.precision.value}",
+            evidence=refusal,
+            fix="let the plan place this op on the host, or choose other sizes",
+            code="CRT-3110",
+        )
+    return kernel
 
 
 @dataclass(frozen=True, slots=True)

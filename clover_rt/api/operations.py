@@ -48,7 +48,7 @@ def _contract(spec: OpSpec) -> dict[str, Any]:
             for o in spec.operands
         ],
         "tolerances": {
-            numerics.value: {"absolute": t.atol, "relative": t.rtol, "why": t.why}
+            numerics.value: {"rtol": t.rtol, "atol": t.atol, "why": t.why}
             for numerics, t in spec.tolerance.items()
         },
     }

@@ -1,0 +1,14 @@
+"""Does it fit: the memory of a checkpoint on a device, counted without reading a weight.
+
+`counting`  a device whose memory is only counted
+`memory`    what a plan takes on each device
+`weights`   a checkpoint's bytes by class of tensor and by format
+`report`    sizes, budgets, the largest context: one dict
+`render`    the dict as text
+"""
+
+from clover_rt.fit.memory import Setting, Taken, capacity_for, taken
+from clover_rt.fit.render import render
+from clover_rt.fit.report import report
+
+__all__ = ["Setting", "Taken", "capacity_for", "render", "report", "taken"]

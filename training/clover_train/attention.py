@@ -1,0 +1,60 @@
+"""Gated attention: clean rows causal, noisy blocks over the clean rows before them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from clover_train.config import Config
+from clover_train.layout import Batch
+from clover_train.quant import Linear
+
+
+def norm0(x: Tensor, w: Tensor, eps: float) -> Tensor:
+    """RMS norm with the weight stored around zero."""
+    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * (1 + w)
+
+
+class Attention(nn.Module):
+    """The full-attention mixer of one layer."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.c = c
+        width = c.num_attention_heads * c.head_dim
+        self.q = Linear(2 * width, c.hidden_size)
+        self.k = Linear(c.num_key_value_heads * c.head_dim, c.hidden_size)
+        self.v = Linear(c.num_key_value_heads * c.head_dim, c.hidden_size)
+        self.o = Linear(c.hidden_size, width, 0.3)
+        self.q_norm = nn.Parameter(torch.zeros(c.head_dim))
+        self.k_norm = nn.Parameter(torch.zeros(c.head_dim))
+        i = torch.arange(0, c.rotary_dims, 2) / c.rotary_dims
+        self.register_buffer("frequencies", c.rope_theta**-i, persistent=False)
+
+    def _rope(self, x: Tensor, angle: Tensor) -> Tensor:
+        n = angle.shape[-1]
+        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+        a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+        c = self.c
+        d, heads, kv = c.head_dim, c.num_attention_heads, c.num_key_value_heads
+        q, gate = self.q(x).view(-1, heads, 2 * d).split(d, -1)
+        k, v = self.k(x).view(-1, kv, d), self.v(x).view(-1, kv, d)
+        angle = batch.positions[:, None] * self.frequencies
+        q = self._rope(norm0(q, self.q_norm, c.rms_norm_eps), angle)
+        k = self._rope(norm0(k, self.k_norm, c.rms_norm_eps), angle)
+        r = heads // kv
+        both = torch.cat([q, k.repeat_interleave(r, 1), v.repeat_interleave(r, 1)], 1)
+        both = torch.cat([both, both.new_zeros(1, 3 * heads, d)])
+        outs = []
+        for group in batch.groups:
+            n, L = group.rows.shape
+            rows = both.index_select(0, group.rows.reshape(-1)).view(n, L, 3, heads, d)
+            gq, gk, gv = (rows[:, :, i].transpose(1, 2) for i in range(3))
+            o = F.scaled_dot_product_attention(gq, gk, gv, attn_mask=group.mask)
+            outs.append(o.transpose(1, 2).reshape(n * L, heads * d))
+        o = torch.cat(outs).index_select(0, batch.inverse)
+        return self.o(o * gate.reshape(-1, heads * d).sigmoid())

@@ -1,0 +1,53 @@
+"""What a kind of task is: arguments, phrasings, one right answer, a short true thought."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+Args = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A user's prompt, the only right answer to it, and a thought that leads there."""
+
+    kind: str
+    prompt: str
+    answer: str
+    thought: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of task.
+
+    draw(rng) gives arguments; prompts(args) every phrasing; answer(args) the right answer to each
+    of them; thought(args) a true sentence. share is the kind's weight in the mixture. held_out is
+    false where there are no arguments to hold out (the fixed answers).
+    """
+
+    name: str
+    share: float
+    draw: Callable[[Random], Args]
+    prompts: Callable[[Args], list[str]]
+    answer: Callable[[Args], str]
+    thought: Callable[[Args], str]
+    has_arguments: bool = True
+
+    def is_held_out(self, args: Args) -> bool:
+        """True for about one in ten of all argument tuples, whatever the phrasing."""
+        key = repr((self.name, args)).encode()
+        return self.has_arguments and zlib.crc32(key) % 10 == 0
+
+    def sample(self, rng: Random, held_out: bool) -> Sample:
+        """Draw arguments of the wanted side of the split, then a phrasing."""
+        while True:
+            args = self.draw(rng)
+            if not self.has_arguments or self.is_held_out(args) == held_out:
+                break
+        prompt = rng.choice(self.prompts(args))
+        return Sample(self.name, prompt, self.answer(args), self.thought(args))

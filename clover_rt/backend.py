@@ -93,14 +93,15 @@ class Memory:
 
 
 class Kernel(ABC):
-    """One operation on one device.
+    """One operation on one device."""
 
-    numerics       what it computes with; the op's SPEC holds the tolerance of each
-    row_invariant  a row's bits do not depend on the other rows or on how many there are
-    """
+    def numerics(self, sig: Signature) -> Numerics:
+        """Return what it computes with here; the op's SPEC holds the tolerance of each."""
+        return Numerics.F32
 
-    numerics: Numerics = Numerics.F32
-    row_invariant: bool = False
+    def row_invariant(self, sig: Signature) -> bool:
+        """Do a row's bits depend neither on the other rows nor on how many there are?"""
+        return False
 
     def supports(self, sig: Signature) -> str:
         """Return "" if every length from 0 to the capacities works, else a sentence why not.
@@ -135,7 +136,7 @@ class Kernel(ABC):
         """Return a step that runs the operation on these operands.
 
         operands holds each given operand but the weights, at capacity. Rows past the table are
-        neither read nor written. With an empty table the step touches nothing.
+        neither read nor written. With an empty table no state changes.
         """
 
 
@@ -177,10 +178,6 @@ class Device(ABC):
     def dtypes(self, precision: Precision) -> tuple[str, str]:
         """Return the numpy names of (edge, KV) element types in this precision."""
         return ("float32", "float32")
-
-    def is_row_invariant(self, precision: Precision) -> bool:
-        """Do all kernels give a row the same bits whatever the other rows are?"""
-        return precision is Precision.EXACT and all(k.row_invariant for k in self.kernels.values())
 
     def capture(self, steps: Sequence[Step]) -> Step:
         """Return one step that runs these in order: a recorded submission where there is one."""

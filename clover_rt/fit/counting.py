@@ -80,8 +80,6 @@ class CountingKernel(Kernel):
     """Asks a real kernel for its sizes, and neither prepares nor runs it."""
 
     def __init__(self, real: Kernel, device: CountingDevice) -> None:
-        self.numerics = real.numerics
-        self.row_invariant = real.row_invariant
         self._real = real
         self._device = device
 

@@ -49,7 +49,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
             yield from _device(device, report)
     yield ""
     yield from _budgets(report)
-    if report["storage"]:
+    whole = all(b["largest_context"] == model["context"] for b in report["budgets"])
+    if report["storage"] and not whole:
         yield ""
         yield from _storage(report)
 
@@ -70,13 +71,12 @@ def _device(device: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[st
 
 
 def _budgets(report: Mapping[str, Any]) -> Iterator[str]:
-    yield "does it fit                          of it reserved   largest context"
+    yield f"{'does it fit in':30s} {'reserve':>10s} {'largest context':>16s}"
     for b in report["budgets"]:
-        verdict = "yes" if b["fits"] else f"no: {size(b['short'])} short"
-        name = f"{b['name']}" + (
-            f" ({size(b['bytes'])} free)" if b["name"] == "this machine" else ""
-        )
-        yield f"  {name:28s} {size(b['reserve']):>12s}   {_context(b['largest_context'])}   {verdict}"
+        free = f" ({size(b['bytes'])} free)" if b["name"] == "this machine" else ""
+        verdict = "yes" if b["fits"] else f"no, {size(b['short'])} short"
+        context = _context(b["largest_context"])
+        yield f"  {b['name'] + free:28s} {size(b['reserve']):>10s} {context:>16s}  {verdict}"
 
 
 def _storage(report: Mapping[str, Any]) -> Iterator[str]:

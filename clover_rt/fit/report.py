@@ -42,9 +42,9 @@ def report(
     # what another format saves on disk, it saves where the weights are held
     file_bytes = sum(row.bytes for row in rows)
     memory = device.memory()
-    budgets = [_budget(f"{size // GB} GB", size, curve, at[Place.DEVICE], 0) for size in CARDS]
+    budgets = [_budget(f"{size // GB} GB", size, curve, at[Place.DEVICE]) for size in CARDS]
     if memory.free:
-        budgets.append(_budget("this machine", memory.free, curve, at[Place.DEVICE], 0))
+        budgets.append(_budget("this machine", memory.free, curve, at[Place.DEVICE]))
     storage = []
     for scheme in () if is_quantised(rows) else SCHEMES:
         size = stored_as(weights, scheme)
@@ -108,16 +108,16 @@ class _Curve:
         return min(self.context, (1 + room // self.per_page) * PAGE_ROWS)
 
 
-def _budget(name: str, size: int, curve: _Curve, at: Taken, saved: int) -> dict[str, Any]:
+def _budget(name: str, size: int, curve: _Curve, at: Taken) -> dict[str, Any]:
     reserve = max(int(size * RESERVE_SHARE), RESERVE_BYTES)
     usable = size - reserve
     return {
         "name": name,
         "bytes": size,
         "reserve": reserve,
-        "fits": at.total - saved <= usable,
-        "short": max(at.total - saved - usable, 0),
-        "largest_context": curve.largest(usable, saved),
+        "fits": at.total <= usable,
+        "short": max(at.total - usable, 0),
+        "largest_context": curve.largest(usable),
     }
 
 

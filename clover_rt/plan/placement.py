@@ -11,7 +11,7 @@ from clover_rt.errors import Unsupported
 from clover_rt.graph import Graph, Value, ValueKind, flatten, outputs
 from clover_rt.ops import OPS
 from clover_rt.plan.reference import ReferenceKernel
-from clover_rt.spec import DType, Node, Precision, Role, Signature, StepLayout, TableClass
+from clover_rt.spec import DType, Node, Numerics, Precision, Role, Signature, StepLayout, TableClass
 
 BUCKETS = (1, 16, 32, 64, 512, 2048)
 ESSENTIAL = (TableClass.COMMIT, TableClass.PREVIEW, TableClass.VERIFY)
@@ -28,6 +28,7 @@ class Choice:
     """Where one node runs and why not somewhere better.
 
     how  "native", "host" (the cpu backend's kernel) or "reference"
+    numerics, row_invariant  what the kernel says of itself at the smallest capacity
     """
 
     node: str
@@ -35,6 +36,8 @@ class Choice:
     place: Place
     how: str
     kernel: Kernel
+    numerics: Numerics
+    row_invariant: bool
     reason: str = ""
 
 
@@ -145,13 +148,14 @@ class Placement:
         return ""
 
     def _place(self, node: Node) -> None:
-        reason = self._refused(Place.DEVICE, [(node, c) for c in self.essential])
+        variants = [(node, c) for c in self.essential]
+        reason = self._refused(Place.DEVICE, variants)
         if not reason:
-            self._choose(node, Place.DEVICE, "native", reason)
+            self._native(variants)
         elif OPS[node.op].decompose is not None:
             self._expand(node)
         else:
-            self._to_host(node, [(node, c) for c in self.essential], reason)
+            self._to_host(node, variants, reason)
 
     def _expand(self, node: Node) -> None:
         self.expanded.add(node.name)
@@ -166,19 +170,21 @@ class Placement:
             if reason:
                 self._to_host(parts[0][0], parts, reason)
             else:
-                self._choose(parts[0][0], Place.DEVICE, "native")
+                self._native(parts)
 
     def _to_host(self, node: Node, variants: list[tuple[Node, TableClass]], reason: str) -> None:
         refused = "no host device stands behind this one"
         if Place.HOST in self.devices:
             refused = self._refused(Place.HOST, variants)
             if not refused:
-                self._choose(node, Place.HOST, "host", reason)
+                self._record(
+                    variants[0], Place.HOST, "host", self._kernel(Place.HOST, node), reason
+                )
                 return
         if self.allow_reference:
             place = Place.HOST if Place.HOST in self.devices else Place.DEVICE
             kernel = ReferenceKernel(OPS[node.op], self.devices[place])
-            self.choices[node.name] = Choice(node.name, node.op, place, "reference", kernel, reason)
+            self._record(variants[0], place, "reference", kernel, reason)
             return
         raise Unsupported(
             what=f"{node.name} ({node.op}) was to be bound",
@@ -191,9 +197,28 @@ class Placement:
         reasons = (self.refusal(place, n, table, smallest) for n, table in variants)
         return next((r for r in reasons if r), "")
 
-    def _choose(self, node: Node, place: Place, how: str, reason: str = "") -> None:
-        kernel = self.devices[place].kernels[node.op]
-        self.choices[node.name] = Choice(node.name, node.op, place, how, kernel, reason)
+    def _kernel(self, place: Place, node: Node) -> Kernel:
+        return self.devices[place].kernels[node.op]
+
+    def _native(self, variants: list[tuple[Node, TableClass]]) -> None:
+        kernel = self._kernel(Place.DEVICE, variants[0][0])
+        self._record(variants[0], Place.DEVICE, "native", kernel, "")
+
+    def _record(
+        self, variant: tuple[Node, TableClass], place: Place, how: str, kernel: Kernel, reason: str
+    ) -> None:
+        node, table = variant
+        sig = self.signatures[place].of(node, table, self._sizes[0], self.values)
+        self.choices[node.name] = Choice(
+            node.name,
+            node.op,
+            place,
+            how,
+            kernel,
+            kernel.numerics(sig),
+            kernel.row_invariant(sig),
+            reason,
+        )
 
     def _nodes(self) -> dict[str, list[tuple[Node, TableClass]]]:
         """Return the variants of every node that runs, by name."""

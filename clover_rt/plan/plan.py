@@ -111,10 +111,7 @@ class Plan:
     @property
     def row_invariant(self) -> bool:
         """Does a row get the same bits however rows are split over passes?"""
-        return all(
-            self.devices[c.place].is_row_invariant(self.precision) and c.kernel.row_invariant
-            for c in self.choices
-        )
+        return all(c.row_invariant for c in self.choices)
 
     @property
     def max_rows(self) -> int:

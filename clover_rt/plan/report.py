@@ -21,7 +21,7 @@ def explain(plan: Plan) -> dict[str, Any]:
     """Return the plan as plain data: devices, precision, and each op's place, kernel and reason."""
     groups: Counter[tuple[str, str, str, str, str]] = Counter()
     for c in plan.choices:
-        groups[c.op, c.how, c.place.value, c.kernel.numerics.value, c.reason] += 1
+        groups[c.op, c.how, c.place.value, c.numerics.value, c.reason] += 1
     ops = [
         dict(op=op, nodes=n, how=how, place=place, numerics=numerics, reason=reason)
         for (op, how, place, numerics, reason), n in groups.items()

@@ -78,7 +78,7 @@ def run_case(
     inputs = _typed(spec, case.inputs(seed), dtypes)
     sig = _signature(spec, case, inputs, dtypes, precision)
     kernel = _kernel(device, spec, case, sig)
-    tolerance = spec.tolerance[kernel.numerics]
+    tolerance = spec.tolerance[kernel.numerics(sig)]
     expected = _reference(spec, case, inputs)
     before = _filled(spec, case, inputs, dtypes)
     with _Call(device, kernel, sig, inputs, before) as bound:

@@ -73,7 +73,6 @@ def test_more_memory_than_there_is_gives_both_numbers(device: Device) -> None:
 def test_exact_keeps_float32_and_fast_halves_the_cache(device: Device) -> None:
     assert device.dtypes(Precision.EXACT) == ("float32", "float32")
     assert device.dtypes(Precision.FAST) == ("float32", "bfloat16")
-    assert device.is_row_invariant(Precision.EXACT)
 
 
 def test_a_refusal_names_what_was_asked_and_what_is_there(device: Device) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
-import types
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
+import clover_rt.api as api
+from clover_rt.api import EndEvent, PrefillEvent, TextEvent
 from clover_rt.backend import DeviceInfo
 from clover_rt.cli import COMMANDS, main
+from clover_rt.engine import Fixed, PassEvent
 from clover_rt.errors import BackendUnavailable
 from clover_rt.plugins import Status
 
@@ -26,30 +30,58 @@ STATS = {
     "tokens_per_pass": 4.0,
     "ms_per_pass": 10.0,
     "decode_ms": 40.0,
+    "ops": 9,
+    "native_ops": 9,
+    "host_ops": [],
 }
+SUMMARY = (
+    "diffusion · cpu · exact · 12 tokens · 4.00 tokens a pass · 1.50 passes a block · "
+    "10.00 ms a pass · 300.0 tokens/s · native ops 9 of 9"
+)
 HEAVY = ("numpy", "tokenizers", "jinja2", "safetensors", "pluggy", "rich", "llvmlite")
 
 
-@dataclass(frozen=True)
-class Text:
-    text: str
+class Response:
+    """Gives events; an exception among them is raised, a callable is called."""
 
+    about = {"mode": "diffusion", "prompt_tokens": 3}
 
-@dataclass(frozen=True)
-class End:
-    tokens: tuple[int, ...]
-    text: str
-    finish_reason: str
-    stats: dict = field(default_factory=dict)
+    def __init__(self, events):
+        self.events = iter(events)
+        self.cancelled = self.closed = False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.closed = True
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        event = next(self.events)
+        if isinstance(event, BaseException):
+            raise event
+        if callable(event):
+            event()
+            return next(self)
+        return event
+
+    def cancel(self):
+        self.cancelled = True
 
 
 class Model:
-    """Gives the events it was made with and notes what it was asked."""
+    """Answers with the events it was made with and notes what it was asked."""
+
+    default_mode = "diffusion"
+    generation = SimpleNamespace(greedy=True)
 
     def __init__(self, events):
         self.events = events
-        self.loaded = self.asked = None
-        self.closed = self.stopped = False
+        self.loaded = self.asked = self.response = None
+        self.closed = False
 
     def __enter__(self):
         return self
@@ -59,13 +91,8 @@ class Model:
 
     def generate(self, prompt, **options):
         self.asked = {"prompt": prompt} | options
-        try:
-            for event in self.events:
-                if isinstance(event, BaseException):
-                    raise event
-                yield event
-        finally:
-            self.stopped = True
+        self.response = Response(self.events)
+        return self.response
 
     def explain(self):
         return "the plan"
@@ -74,18 +101,22 @@ class Model:
         return "the profile"
 
 
+def end(reason="stop", **stats):
+    return EndEvent((1, 2), reason, STATS | stats, "Hello")
+
+
 @pytest.fixture
 def model(monkeypatch):
-    """Put a model in the place of the runtime behind the command line."""
-    model = Model([Text("Hel"), Text("lo"), End((1, 2), "Hello", "stop", STATS)])
+    """Put a model in the place of the one that `load` would open."""
+    model = Model([TextEvent("Hel"), TextEvent("lo"), end()])
 
     def load(path, **options):
+        options["on_progress"](1, 1, "a node")
+        del options["on_progress"]
         model.loaded = {"path": path} | options
         return model
 
-    api = types.ModuleType("clover_rt.api")
-    api.load, api.TextEvent, api.EndEvent = load, Text, End
-    monkeypatch.setitem(sys.modules, "clover_rt.api", api)
+    monkeypatch.setattr(api, "load", load)
     return model
 
 
@@ -93,11 +124,9 @@ def test_run_streams_the_text_and_ends_with_a_summary(model, capsys):
     assert main(["run", "Hi"]) == 0
     out, err = capsys.readouterr()
     assert out == "Hello\n"
-    assert err == (
-        "diffusion · cpu · exact · 12 tokens · 4.00 tokens a pass · 1.50 passes a block · "
-        "10.00 ms a pass · 300.0 tokens/s\n"
-    )
+    assert err == f"{SUMMARY}\n"
     assert model.closed
+    assert model.response.closed
 
 
 def test_run_passes_every_flag_on(model):
@@ -124,7 +153,7 @@ def test_run_passes_every_flag_on(model):
         "max_new_tokens": 9,
         "threshold": 0.5,
         "block_size": 16,
-        "accept": "exact",
+        "accept": None,
         "draft_width": None,
         "temperature": 0.7,
         "top_k": 3,
@@ -155,6 +184,7 @@ def test_self_spec_flags_are_passed_on(model):
         ("--raw --system S", "--system"),
         ("--raw --think", "--think"),
         ("--temperature 0 --top-p 0.5", "--top-p"),
+        ("--mode ar --debug-blocks FILE", "--debug-blocks"),
     ],
 )
 def test_a_flag_without_effect_is_an_error(model, capsys, flags, named):
@@ -163,6 +193,28 @@ def test_a_flag_without_effect_is_an_error(model, capsys, flags, named):
     assert err.startswith("CRT-1011")
     assert named in err
     assert model.loaded is None
+
+
+@pytest.mark.parametrize("flags", ["--raw", "--system S", "--think", "--no-think"])
+def test_token_ids_take_no_chat_flags(model, capsys, flags):
+    assert main(["run", "--prompt-ids", "1,2", *flags.split()]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("CRT-1011")
+    assert "--prompt-ids" in err
+
+
+def test_flags_are_checked_again_where_the_checkpoint_chose_the_mode(model, capsys):
+    model.default_mode = "ar"
+    assert main(["run", "Hi", "--debug-blocks", "FILE"]) == 2
+    assert "mode ar, this checkpoint's default" in capsys.readouterr().err
+    assert model.asked is None
+
+
+def test_a_seed_where_nothing_is_sampled_is_an_error(model, capsys):
+    assert main(["run", "Hi", "--seed", "1"]) == 2
+    assert "greedy decoding, this checkpoint's default" in capsys.readouterr().err
+    model.generation = SimpleNamespace(greedy=False)
+    assert main(["run", "Hi", "--seed", "1"]) == 0
 
 
 def test_self_spec_takes_an_explicit_greedy(model):
@@ -182,26 +234,52 @@ def test_an_unexplained_error_is_a_bug_with_its_trace(model, capsys):
     model.events = [KeyError("x")]
     assert main(["run", "Hi"]) == 4
     err = capsys.readouterr().err
-    assert "Traceback" in err
+    assert err.startswith("CRT-9000")
+    assert "KeyError: 'x' at test_cli.py:" in err
+    assert "CLOVER_RT_DEBUG=1" in err
+    assert "Traceback" not in err
+
+
+def test_the_trace_of_an_error_is_shown_on_demand(model, capsys, monkeypatch):
+    monkeypatch.setenv("CLOVER_RT_DEBUG", "1")
+    model.events = [KeyError("x")]
+    assert main(["run", "Hi"]) == 4
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
     assert "CRT-9000" in err
 
 
-def test_an_interrupt_ends_the_run_and_exits_130(model, capsys):
-    model.events = [Text("a"), KeyboardInterrupt()]
-    assert main(["run", "Hi"]) == 130
-    assert model.stopped
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_cancels_the_response_and_the_end_is_still_told(model, capsys, number, code):
+    before = signal.getsignal(number)
+    model.events = [TextEvent("a"), lambda: os.kill(os.getpid(), number), end("cancelled")]
+    assert main(["run", "Hi"]) == code
+    assert model.response.cancelled
     assert model.closed
-    assert capsys.readouterr().out == "a"
+    out, err = capsys.readouterr()
+    assert out == "a\n"
+    assert err == f"cancelled · {SUMMARY}\n"
+    assert signal.getsignal(number) is before
 
 
-def test_an_interrupt_while_printing_stops_the_generation(model, monkeypatch):
-    class Keys(io.StringIO):
-        def write(self, text):
-            raise KeyboardInterrupt
+def test_a_second_interrupt_does_not_wait_for_the_end(model, capsys):
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(sys, "stdout", Keys())
+    model.events = [TextEvent("a"), twice, end("cancelled")]
     assert main(["run", "Hi"]) == 130
-    assert model.stopped
+    assert model.response.closed
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interrupt_of_the_load_exits_130(model, monkeypatch, capsys):
+    def interrupted(path, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "load", interrupted)
+    assert main(["run", "Hi", "--json"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 def test_the_prompt_comes_from_a_pipe(model, monkeypatch):
@@ -224,8 +302,9 @@ class Terminal(io.StringIO):
         (["run"], Terminal(), "stdin is a terminal"),
         (["run"], io.StringIO(), "stdin is empty"),
         (["run", ""], io.StringIO("x"), "the argument is empty"),
+        (["run", "--prompt-file", os.devnull], io.StringIO("x"), "is empty"),
     ],
-    ids=["terminal", "empty pipe", "empty argument"],
+    ids=["terminal", "empty pipe", "empty argument", "empty file"],
 )
 def test_no_prompt_is_an_error_that_teaches(model, monkeypatch, capsys, argv, stdin, says):
     monkeypatch.setattr(sys, "stdin", stdin)
@@ -242,17 +321,128 @@ def test_a_pipe_that_is_not_utf8_is_an_input_error(model, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("CRT-1013")
 
 
-def test_json_prints_one_object_instead_of_the_text(model, capsys):
+def test_the_prompt_comes_from_a_file(model, tmp_path):
+    (tmp_path / "prompt.txt").write_text("from a file é\n", encoding="utf-8")
+    assert main(["run", "--prompt-file", str(tmp_path / "prompt.txt")]) == 0
+    assert model.asked["prompt"] == "from a file é\n"
+
+
+def test_the_prompt_comes_as_ids(model):
+    assert main(["run", "--prompt-ids", "1, 2,3"]) == 0
+    assert model.asked["prompt"] == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["--prompt-file", "no/such/file"], "CRT-1026"),
+        (["--prompt-file", "a\0b"], "CRT-1026"),
+        (["Hi", "--prompt-ids", "1"], "CRT-1024"),
+        (["Hi", "--prompt-file", "x"], "CRT-1024"),
+        (["--prompt-ids", "1,x"], "CRT-1001"),
+        (["--prompt-ids", ""], "CRT-1001"),
+    ],
+    ids=str,
+)
+def test_a_prompt_that_cannot_be_read_is_an_input_error(model, capsys, argv, code):
+    assert main(["run", *argv]) == 2
+    assert capsys.readouterr().err.startswith(code)
+    assert model.loaded is None
+
+
+def test_a_file_that_is_not_utf8_is_an_input_error(model, tmp_path, capsys):
+    (tmp_path / "prompt.txt").write_bytes(b"a\xff")
+    assert main(["run", "--prompt-file", str(tmp_path / "prompt.txt")]) == 2
+    assert capsys.readouterr().err.startswith("CRT-1013")
+
+
+def test_json_prints_lines_instead_of_the_text(model, capsys):
+    model.events = [PrefillEvent(3, 3), TextEvent("Hello"), end()]
     assert main(["run", "Hi", "--json", "-q"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == {
-        "schema": 1,
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["event"] for line in lines] == ["start", "prefill", "text", "end"]
+    assert (lines[0]["schema"], lines[0]["model"]) == (1, "clover-proto")
+    assert lines[1] == {"event": "prefill", "done": 3, "total": 3}
+    assert lines[-1] == {
+        "event": "end",
         "text": "Hello",
         "tokens": [1, 2],
         "finish_reason": "stop",
         "stats": STATS,
     }
     assert err == ""
+
+
+def test_json_ends_with_the_error_of_a_run_that_failed(model, capsys):
+    model.events = [TextEvent("a"), BackendUnavailable("what", "evidence", "remedy", "CRT-3002")]
+    assert main(["run", "Hi", "--json"]) == 3
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1]) == {
+        "event": "error",
+        "code": "CRT-3002",
+        "what": "what",
+        "evidence": "evidence",
+        "fix": "remedy",
+        "exit_code": 3,
+    }
+    assert err.startswith("CRT-3002")
+
+
+def test_json_lines_are_ascii(model, capsys):
+    model.events = [TextEvent("é\N{GRINNING FACE}"), end()]
+    assert main(["run", "Hi", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert json.loads(out.splitlines()[1])["text"] == "é\N{GRINNING FACE}"
+
+
+PASSES = [
+    PassEvent(0, 0, (Fixed(0, 5, 0.5), Fixed(2, 6, 1.0)), 1, 2.5, (5, None, 6)),
+    PassEvent(0, 1, (Fixed(1, 7, 0.25),), 0, 2.0, (5, 7, 6)),
+]
+
+
+def test_debug_blocks_writes_a_line_a_pass_as_it_goes(model, tmp_path):
+    file = tmp_path / "blocks.jsonl"
+    seen = []
+    model.events = [PASSES[0], lambda: seen.append(file.read_text()), PASSES[1], end()]
+    assert main(["run", "Hi", "--debug-blocks", str(file)]) == 0
+    assert seen[0].count("\n") == 1
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {
+            "block": 0,
+            "pass": 0,
+            "accepted": 2,
+            "min_confidence": 0.5,
+            "mean_confidence": 0.75,
+            "masks_left": 1,
+            "ms": 2.5,
+        },
+        {
+            "block": 0,
+            "pass": 1,
+            "accepted": 1,
+            "min_confidence": 0.25,
+            "mean_confidence": 0.25,
+            "masks_left": 0,
+            "ms": 2.0,
+        },
+    ]
+
+
+def test_debug_blocks_into_no_folder_is_an_input_error(model, tmp_path, capsys):
+    assert main(["run", "Hi", "--debug-blocks", str(tmp_path / "no" / "file")]) == 2
+    assert capsys.readouterr().err.startswith("CRT-1027")
+
+
+def test_the_summary_tells_each_fallback_with_its_reason(model, capsys):
+    host = [{"op": "attend", "steps": 4, "how": "host", "reason": "K=256 exceeds 128"}]
+    model.events = [end(native_ops=5, host_ops=host)]
+    assert main(["run", "Hi"]) == 0
+    assert capsys.readouterr().err.endswith(
+        " · native ops 5 of 9 · on the host: 4 x attend (K=256 exceeds 128)\n"
+    )
 
 
 def test_explain_and_profile_go_to_stderr(model, capsys):
@@ -277,9 +467,7 @@ ROWS = [
 @pytest.fixture
 def installed(monkeypatch):
     """Put two statuses in the place of the installed backends."""
-    api = types.ModuleType("clover_rt.api")
-    api.survey = lambda: list(ROWS)
-    monkeypatch.setitem(sys.modules, "clover_rt.api", api)
+    monkeypatch.setattr(api, "survey", lambda: list(ROWS))
 
 
 def test_backends_lists_status_devices_and_reasons(installed, capsys):
@@ -301,10 +489,11 @@ def test_backends_why_shows_the_trace(installed, capsys):
 
 
 def test_backends_why_of_an_unknown_name_lists_the_known(installed, capsys):
-    assert main(["backends", "--why", "nope"]) == 2
+    assert main(["backends", "--why", "cpi"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("CRT-1010")
     assert "cpu, bad" in err
+    assert "did you mean 'cpu'?" in err
 
 
 def test_backends_json_is_one_object(installed, capsys):
@@ -314,13 +503,6 @@ def test_backends_json_is_one_object(installed, capsys):
     assert [b["status"] for b in data["backends"]] == ["usable", "refused"]
     assert data["backends"][0]["devices"][0]["id"] == "cpu"
     assert data["backends"][1]["trace"] == "Traceback\nboom"
-
-
-def test_version_prints_versions(capsys):
-    assert main(["version"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("clover-rt ")
-    assert f"python {sys.version_info.major}.{sys.version_info.minor}" in out
 
 
 @pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in COMMANDS)])

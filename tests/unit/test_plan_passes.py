@@ -366,6 +366,6 @@ def test_explaining_a_finite_pass_does_not_apply_its_deltas_again(make):
 def test_every_step_declares_numerics_that_its_contract_has_a_tolerance_for():
     plan = bind_toy(ToyDevice("most", without("rope")), host())
     for c in plan.choices:
-        assert c.kernel.numerics in OPS[c.op].tolerance
-    assert {c.kernel.numerics for c in plan.choices} == {Numerics.F32}
+        assert c.numerics in OPS[c.op].tolerance
+    assert {c.numerics for c in plan.choices} == {Numerics.F32}
     assert {c.place for c in plan.choices} == {Place.DEVICE, Place.HOST}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clover_rt.backend import Kernel, Tensor
-from clover_rt.spec import Kind, Numerics, Segment, Signature, StepLayout, StepParams
+from clover_rt.spec import Kind, Segment, Signature, StepLayout, StepParams
 from clover_rt_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
@@ -52,12 +52,13 @@ class Table(StepParams):
 class CpuKernel(Kernel):
     """A kernel in float32 whose rows' bits depend on nothing but the row."""
 
-    numerics = Numerics.F32
-    row_invariant = True
     types: tuple[str, ...] = PLAIN_TYPES
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
+
+    def row_invariant(self, sig: Signature) -> bool:
+        return True
 
     def supports(self, sig: Signature) -> str:
         for name, dtype in sig.dtypes:

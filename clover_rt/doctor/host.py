@@ -1,0 +1,242 @@
+"""Host: all that the probes know of a machine, so that a machine can be a folder in a test."""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from clover_rt.plugins import Status, survey
+
+WATCHED = ("clover-rt", "numpy", "llvmlite", "torch", "triton", "pyopencl", "vulkan", "kp")
+ABSENT, DONE, TIMED_OUT, CRASHED = "absent", "done", "timed out", "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a command ended.
+
+    state  "done" (it returned `code`), "absent" (no such program), "timed out", or "crashed" (a
+           signal ended it; `code` is minus its number)
+    """
+
+    state: str
+    code: int = 0
+    out: str = ""
+    err: str = ""
+    seconds: float = 0.0
+
+    @property
+    def is_fine(self) -> bool:
+        return self.state == DONE and self.code == 0
+
+    @property
+    def how(self) -> str:
+        """Return the end in words, with the last line that it wrote to stderr."""
+        words = {
+            ABSENT: "no such program",
+            TIMED_OUT: f"timed out after {self.seconds:.0f} s",
+            CRASHED: f"ended by signal {_signal(-self.code)}",
+        }.get(self.state, f"exit code {self.code}")
+        last = self.err.strip().splitlines()[-1:]
+        return f"{words}: {last[0].strip()}" if last else words
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A device node. problem is "" where it opens for reading and writing, else the reason."""
+
+    path: str
+    mode: int
+    uid: int
+    gid: int
+    problem: str = ""
+
+
+Run = Callable[[Sequence[str], Mapping[str, str], float], Ran]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine: its files, environment, programs, installed packages and backends.
+
+    root      "/" or a folder that stands for it
+    run       (argv, environment, seconds) -> Ran
+    child     (name and arguments, environment, seconds) -> Ran of `clover_rt.doctor.child`
+    node      path -> Node, or None where there is no such node
+    writable  path -> can files be made there
+    backends  () -> one status a backend
+    """
+
+    root: Path
+    environ: Mapping[str, str]
+    run: Run
+    child: Run
+    node: Callable[[str], Node | None]
+    writable: Callable[[str], bool]
+    backends: Callable[[], Sequence[Status]]
+    packages: Mapping[str, str] = field(default_factory=dict)
+    uid: int = 0
+    gids: frozenset[int] = frozenset()
+    cores: int = 1
+    usable_cores: int = 1
+    machine: str = "x86_64"
+    system: str = "Linux"
+    kernel: str = ""
+    python: str = ""
+    user: str = ""
+    name: str = ""
+    home: str = ""
+
+    @staticmethod
+    def here() -> Host:
+        """Return the machine that this runs on."""
+        cores = os.cpu_count() or 1
+        able = getattr(os, "sched_getaffinity", None)
+        return Host(
+            root=Path("/"),
+            environ=dict(os.environ),
+            run=_run,
+            child=lambda args, env, seconds: _run([sys.executable, *CHILD, *args], env, seconds),
+            node=_node,
+            writable=_writable,
+            backends=survey,
+            packages=_packages(),
+            uid=os.geteuid(),
+            gids=frozenset({os.getegid(), *os.getgroups()}),
+            cores=cores,
+            usable_cores=len(able(0)) if able is not None else cores,
+            machine=platform.machine(),
+            system=platform.system(),
+            kernel=platform.release(),
+            python=platform.python_version(),
+            user=_user(),
+            name=socket.gethostname(),
+            home=os.path.expanduser("~"),
+        )
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text without its last line end; None where it cannot be read."""
+        try:
+            text = self.at(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        return text.rstrip("\n")
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder in order; none where it cannot be listed."""
+        try:
+            return sorted(p.name for p in self.at(path).iterdir())
+        except OSError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return self.at(path).exists()
+
+    def at(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def group(self, gid: int) -> str:
+        """Return a group's name, "" for one that /etc/group does not know."""
+        for line in (self.read("/etc/group") or "").splitlines():
+            fields = line.split(":")
+            if len(fields) > 2 and fields[2] == str(gid):
+                return fields[0]
+        return ""
+
+
+CHILD = ("-m", "clover_rt.doctor.child")
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> Ran:
+    """Run a program in a session of its own, so that a timeout ends its children too."""
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Ran(ABSENT, err=f"{argv[0]}: {error.strerror}")
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return Ran(TIMED_OUT, seconds=seconds)
+    except BaseException:
+        _end(process)
+        raise
+    state = CRASHED if process.returncode < 0 else DONE
+    return Ran(state, process.returncode, out, err)
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        process.kill()
+    # one that hangs in a driver cannot be ended; doctor goes on without it
+    try:
+        process.communicate(timeout=2)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _node(path: str) -> Node | None:
+    """Return a node and whether it opens: the open itself is the only test that counts."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    problem = ""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+    except OSError as error:
+        problem = error.strerror or str(error)
+    return Node(path, found.st_mode & 0o7777, found.st_uid, found.st_gid, problem)
+
+
+def _writable(path: str) -> bool:
+    """Return whether a folder takes files, or could be made."""
+    folder = Path(path)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in WATCHED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return os.environ.get("USER", "")
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -65,12 +65,57 @@ class OutOfMemory(CloverError):
     code = "CRT-3200"
     exit_code = 3
 
+    @classmethod
+    def of(cls, device: str, requested: int, free: int) -> OutOfMemory:
+        """Return the error of a device that has `free` bytes where `requested` were asked for."""
+        return cls(
+            what=f"{requested} bytes of memory were asked for on {device}",
+            evidence=f"requested {requested} bytes, free {free} bytes",
+            fix="lower --context, load with fewer slots, or end other programs on the device",
+        )
+
 
 class DeviceLost(CloverError):
     """A device stopped answering; the evidence names the last operation."""
 
     code = "CRT-3300"
     exit_code = 3
+
+    @classmethod
+    def of(cls, device: str, op: str, cause: str) -> DeviceLost:
+        """Return the error of a device that was lost while it ran `op`; cause is the driver's."""
+        return cls(
+            what=f"{device} stopped answering",
+            evidence=f"last operation {op}: {cause}",
+            fix="look into the system log, reset the device, and start the program anew",
+        )
+
+
+class CompileError(CloverError):
+    """A kernel did not compile on this machine; the evidence ends with the compiler's log."""
+
+    code = "CRT-3500"
+    exit_code = 3
+
+    @classmethod
+    def of(cls, device: str, kernel: str, log: str) -> CompileError:
+        """Return the error of a kernel that did not compile; log is the compiler's output."""
+        return cls(
+            what=f"kernel {kernel} did not compile for {device}",
+            evidence=f"the compiler said:\n{log.rstrip()}",
+            fix="update the device's driver or toolchain, or use --backend cpu",
+        )
+
+
+class PluginFailed(CloverError):
+    """A backend's plugin raised what it should not, or answered what the contract forbids.
+
+    trace  the plugin's own trace, "" where nothing raised
+    """
+
+    code = "CRT-3400"
+    exit_code = 3
+    trace = ""
 
 
 class NonFinite(CloverError):

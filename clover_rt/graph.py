@@ -12,7 +12,7 @@ import numpy.typing as npt
 from clover_rt.errors import BadGraph
 from clover_rt.ops import OPS
 from clover_rt.spec import DType, HostWeight, Node, Operand, Role, TableClass, evaluate_dim
-from clover_rt.spec.op import show_dim
+from clover_rt.spec.op import DYNAMIC, axis_names, show_dim
 
 
 class ValueKind(Enum):
@@ -92,6 +92,7 @@ class Graph:
                 what=f"the graph has {len(problems)} operands that do not fit",
                 evidence="; ".join(problems),
                 fix="make the config's sizes and the tensors' shapes agree",
+                code="CRT-2001",
             )
 
 
@@ -116,9 +117,20 @@ def check_nodes(nodes: Iterable[Node], values: Mapping[str, Value]) -> list[str]
     known = dict(values)
     found: list[str] = []
     for node in nodes:
+        missing = _missing_axes(node)
+        if missing:
+            found.append(f"{node.name} ({node.op}): axes {', '.join(missing)} are not given")
+            continue
         known.update((v.name, v) for v in outputs(node))
         found += _problems(node, known)
     return found
+
+
+def _missing_axes(node: Node) -> list[str]:
+    """Return the static axes of a node's operands that it gives no size for."""
+    shapes = (o.shape for o in OPS[node.op].operands if o.role is not Role.PARAMS)
+    named = {axis for shape in shapes for dim in shape for axis in axis_names(dim)}
+    return sorted(named - set(node.axes) - set(DYNAMIC))
 
 
 def _problems(node: Node, values: Mapping[str, Value]) -> list[str]:
@@ -148,11 +160,7 @@ def _mismatches(where: str, operand: Operand, value: Value, axes: Mapping[str, i
         return [f"{what} has {len(value.shape)} axes, not [{', '.join(spec_shape)}]"]
     found = []
     for expression, size in zip(spec_shape, value.shape, strict=True):
-        try:
-            want = evaluate_dim(expression, axes)
-        except KeyError as missing:
-            found.append(f"{what}: axis {missing} is not given by the node")
-            continue
+        want = evaluate_dim(expression, axes)
         if want != size:
             found.append(f"{what}: axis {expression} is {show_dim(want)}, got {show_dim(size)}")
     kinds = {DType.EDGE, DType.F32, DType.KV}

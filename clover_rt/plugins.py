@@ -19,12 +19,13 @@ from typing import Any
 import pluggy
 
 from clover_rt import hookspecs
-from clover_rt.backend import API, Backend, Device, DeviceInfo, Probe
+from clover_rt.backend import API, Backend, Device, DeviceInfo, Kernel, Probe
 from clover_rt.errors import BackendUnavailable, CloverError
 from clover_rt.hookspecs import GROUP
 
 LOAD = "CLOVER_RT_LOAD_PLUGINS"
 STRICT = "CLOVER_RT_STRICT_PLUGINS"
+PROBE_BROKE = "CRT-3010"
 
 
 class Stage(Enum):
@@ -157,7 +158,8 @@ def open_device(
 
     device  id or name of a device; None takes the backend's first that is not software
     Raises BackendUnavailable: CRT-3001 no such backend, CRT-3002 unusable here, CRT-3003 no such
-    device, CRT-3004 only software devices, CRT-3005 the plugin raised; CloverError as it is.
+    device, CRT-3004 only software devices, CRT-3005 its `open` raised, CRT-3010 its probe raised,
+    CRT-3011 what it opened is no device; CloverError as it is.
     """
     points = None if entry_points is None else list(entry_points)
     # first only the entry point of that name, so that a run on one backend loads no other
@@ -171,23 +173,37 @@ def open_device(
     if isinstance(result, Finding):
         raise result.error()
     info = choose(name, result, device)
+    origin = f"plugin {item.plugin!r} {item.version}".rstrip()
+    what = f"backend {name!r} could not open device {info.id!r}"
+    fix = "report it to the plugin's authors with the trace that CLOVER_RT_DEBUG=1 shows"
     try:
-        return item.backend, item.backend.open(info)
+        opened: object = item.backend.open(info)
     except CloverError:
         raise
-    # whatever a plugin raises is told as the plugin's
-    except Exception as error:
-        raise BackendUnavailable(
-            what=f"backend {name!r} could not open device {info.id!r}",
-            evidence=f"plugin {item.plugin!r} {item.version}: {type(error).__name__}: {error}",
-            fix=f"see `clover-rt backends --why {name}`, or use another backend",
-            code="CRT-3005",
-        ) from error
+    # whatever a plugin raises is told as the plugin's; SystemExit must not end the program
+    except (Exception, SystemExit) as error:
+        evidence = f"{origin}: {type(error).__name__}: {error}"
+        raise BackendUnavailable(what, evidence, fix, "CRT-3005") from error
+    problem = malformed_device(opened)
+    if problem:
+        raise BackendUnavailable(what, f"{origin}: {problem}", fix, "CRT-3011")
+    assert isinstance(opened, Device)
+    opened.origin = origin
+    return item.backend, opened
 
 
-def survey(found: Found | None = None) -> list[Status]:
-    """Return one status per backend and per refused plugin; probes each backend, raises nothing."""
-    found = discover() if found is None else found
+def survey(found: Found | None = None, environ: Mapping[str, str] | None = None) -> list[Status]:
+    """Return one status per backend and per refused plugin; probes each backend.
+
+    Raises nothing but, under CLOVER_RT_STRICT_PLUGINS=1, the first finding as BackendUnavailable.
+    """
+    environ = os.environ if environ is None else environ
+    found = discover(environ=environ) if found is None else found
+    if environ.get(STRICT) == "1":
+        for item in found.backends.values():
+            result = probe(item)
+            if isinstance(result, Finding) and result.code == PROBE_BROKE:
+                raise result.error()
     rows = [status(item) for _, item in sorted(found.backends.items())]
     for f in found.findings:
         reason = f"{f.what}: {f.evidence}"
@@ -209,24 +225,22 @@ def probe(item: Registered) -> Probe | Finding:
     name = item.backend.name
     what = f"backend {name!r} was requested"
     try:
-        result = item.backend.probe()
+        result: Any = item.backend.probe()
+        problem = "" if isinstance(result, Probe) else f"its probe returned {result!r}, not a Probe"
+        trace = ""
     # a probe must not raise; one that does is a finding like any other failure of a plugin
-    except Exception as error:
-        return Finding(
-            "CRT-3005",
-            item.plugin,
-            Stage.PROBE,
-            what,
-            f"its probe raised {type(error).__name__}: {error}",
-            f"report it to the authors of plugin {item.plugin!r}",
-            traceback.format_exc(),
-            name,
-        )
+    except (Exception, SystemExit) as error:
+        problem = f"its probe raised {type(error).__name__}: {error}"
+        trace = traceback.format_exc()
+    if problem:
+        fix = f"report it to the authors of plugin {item.plugin!r}"
+        return Finding(PROBE_BROKE, item.plugin, Stage.PROBE, what, problem, fix, trace, name)
     if result.problem or not result.devices:
         problem = result.problem or "it found no device"
         fix = result.fix or "use another backend: `clover-rt backends` lists them"
         return Finding("CRT-3002", item.plugin, Stage.PROBE, what, problem, fix, backend=name)
-    return result
+    good: Probe = result
+    return good
 
 
 def choose(backend: str, found: Probe, wanted: str | None) -> DeviceInfo:
@@ -305,6 +319,21 @@ def malformed(backend: object) -> str:
             return ""
         case _:
             return f"backend {backend.name!r} has api {api!r}, not (major, minor)"
+
+
+def malformed_device(device: object) -> str:
+    """Return "" for a Device with a name and kernels, else what is wrong with it."""
+    if not isinstance(device, Device):
+        return f"`open` returned {device!r}, not a clover_rt.backend.Device"
+    if not isinstance(getattr(device, "name", None), str):
+        return f"device {type(device).__name__} has no name"
+    kernels: Any = getattr(device, "kernels", None)
+    if not isinstance(kernels, Mapping):
+        return f"device {device.name!r} has no kernels: a dict of op name to Kernel is needed"
+    wrong = [op for op, kernel in kernels.items() if not isinstance(kernel, Kernel)]
+    if wrong:
+        return f"kernel {wrong[0]!r} of device {device.name!r} is not a clover_rt.backend.Kernel"
+    return ""
 
 
 def check_version(item: Registered) -> Finding | None:

@@ -55,6 +55,7 @@ def describe(path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         },
         "skipped": dict(checkpoint.skipped),
         "missing_preview": list(checkpoint.missing_preview),
+        "warnings": list(checkpoint.warnings),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clover_rt import builtin
-from clover_rt.api.choices import choice, did_you_mean
+from clover_rt.api.choices import choice
 from clover_rt.api.model import Model
 from clover_rt.backend import Device
 from clover_rt.errors import BadInput
@@ -92,14 +92,7 @@ def find(path: str | os.PathLike[str] | None) -> Path:
     name, folder = str(path), Path(path)
     if folder.exists() or folder.name != name:
         return folder
-    if name in builtin.NAMES:
-        return builtin.path(name)
-    raise BadInput(
-        what=f"model {name!r} was requested",
-        evidence=f"no folder {name!r} is here; built-in models: {', '.join(builtin.NAMES)}",
-        fix=f"{did_you_mean(name, builtin.NAMES)}give a checkpoint's folder or one of these names",
-        code="CRT-1014",
-    )
+    return builtin.path(name)
 
 
 def open_text(checkpoint: Checkpoint) -> tuple[Tokenizer | None, Template | None]:

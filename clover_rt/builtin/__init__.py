@@ -16,10 +16,14 @@ def path(name: str = NAMES[0]) -> Path:
     Raises BadInput (CRT-1014) for a name that is not in NAMES.
     """
     if name not in NAMES:
+        import difflib
+
+        near = difflib.get_close_matches(name, NAMES, n=1)
         raise BadInput(
-            what=f"built-in model {name!r} was requested",
-            evidence=f"built-in models: {', '.join(NAMES)}",
-            fix="use one of these names, or give the folder of a checkpoint",
+            what=f"model {name!r} was requested",
+            evidence=f"it is no folder here; built-in models: {', '.join(NAMES)}",
+            fix=f"{f'did you mean {near[0]!r}? ' if near else ''}give the folder of a checkpoint, "
+            "or one of these names",
             code="CRT-1014",
         )
     return Path(__file__).parent / name.replace("-", "_")

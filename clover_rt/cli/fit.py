@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--context", type=positive, metavar="N", help="positions to count (default: as `run`)")
     add("--backend", default="cpu", metavar="NAME", help="see `clover-rt backends` (default cpu)")
     add("--device", metavar="ID", help="device of the backend (default: its first)")
-    add("--slots", type=positive, default=2, metavar="N", help="sequences and snapshots (default 2)")
+    add(
+        "--slots", type=positive, default=2, metavar="N", help="sequences and snapshots (default 2)"
+    )
     add(
         "--precision",
         choices=("exact", "fast"),

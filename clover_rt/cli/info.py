@@ -59,6 +59,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         "(precision exact)",
         "not run": ", ".join(f"{n} tensors {p}" for p, n in facts["skipped"].items()) or "nothing",
         "missing": missing(facts["missing_preview"]),
+        "warnings": "; ".join(facts["warnings"]),
     }
     width = max(map(len, rows))
     for name, value in rows.items():

@@ -150,6 +150,8 @@ def run(args: argparse.Namespace) -> int:
     finally:
         progress.stop()
     with model:
+        for warning in model.checkpoint.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         if args.explain:
             print(model.explain(), file=sys.stderr)
         if only_explain:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -74,6 +75,7 @@ class Host:
     child     (name and arguments, environment, seconds) -> Ran of `clover_rt.doctor.child`
     node      path -> Node, or None where there is no such node
     writable  path -> can files be made there
+    disk      path -> (total, free) bytes of the disk that it is on, zeros where not known
     backends  () -> one status a backend
     """
 
@@ -83,6 +85,7 @@ class Host:
     child: Run
     node: Callable[[str], Node | None]
     writable: Callable[[str], bool]
+    disk: Callable[[str], tuple[int, int]]
     backends: Callable[[], Sequence[Status]]
     packages: Mapping[str, str] = field(default_factory=dict)
     uid: int = 0
@@ -109,6 +112,7 @@ class Host:
             child=lambda args, env, seconds: _run([sys.executable, *CHILD, *args], env, seconds),
             node=_node,
             writable=_writable,
+            disk=_disk,
             backends=survey,
             packages=_packages(),
             uid=os.geteuid(),
@@ -212,10 +216,24 @@ def _node(path: str) -> Node | None:
 
 def _writable(path: str) -> bool:
     """Return whether a folder takes files, or could be made."""
+    folder = _existing(path)
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _disk(path: str) -> tuple[int, int]:
+    try:
+        usage = shutil.disk_usage(_existing(path))
+    except OSError:
+        return 0, 0
+    return usage.total, usage.free
+
+
+def _existing(path: str) -> Path:
+    """Return the nearest folder above a path that is there."""
     folder = Path(path)
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return folder
 
 
 def _packages() -> dict[str, str]:

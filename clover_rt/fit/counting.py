@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from clover_rt.backend import Buffer, Device, Kernel, Prepared, Step, Tensor, Usage
-from clover_rt.spec import HostWeight, Precision, Signature
+from clover_rt.spec import HostWeight, Numerics, Precision, Signature
 
 Array = npt.NDArray[Any]
 
@@ -82,6 +82,12 @@ class CountingKernel(Kernel):
     def __init__(self, real: Kernel, device: CountingDevice) -> None:
         self._real = real
         self._device = device
+
+    def numerics(self, sig: Signature) -> Numerics:
+        return self._real.numerics(sig)
+
+    def row_invariant(self, sig: Signature) -> bool:
+        return self._real.row_invariant(sig)
 
     def supports(self, sig: Signature) -> str:
         return self._real.supports(sig)

@@ -14,7 +14,8 @@ CLASSES = {
     "shared expert": ("shared_gate", "shared_up", "shared_down", "shared_scale"),
     "router": ("router",),
     "gdn": (
-        "qkv z a b conv A_log dt_bias norm out right logit_scale history_bias history_c".split()
+        *("qkv", "z", "a", "b", "conv", "A_log", "dt_bias", "norm", "out"),
+        *("right", "logit_scale", "history_bias", "history_c"),
     ),
     "attention": ("q", "gate", "k", "v", "o", "q_norm", "k_norm"),
     "norms": ("input_norm", "post_norm"),
@@ -29,7 +30,7 @@ MATRICES = (
     *("q", "gate", "k", "v", "o"),
     *("embed", "head"),
 )
-"""What is worth quantising; the others stay in 16 bits: they are small, and routing is sensitive."""
+"""What is worth quantising; the others are small, and routing is sensitive: they stay as stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,7 @@ def stored_as(weights: Mapping[str, HostWeight], scheme: Scheme) -> int:
     A matrix whose inner length the group does not divide stays as it is, and so does what is
     quantised already.
     """
-    return sum(
-        _bytes(name.rsplit(".", 1)[-1], w, scheme) for name, w in distinct(weights).items()
-    )
+    return sum(_bytes(name.rsplit(".", 1)[-1], w, scheme) for name, w in distinct(weights).items())
 
 
 def is_quantised(rows: Iterable[Share]) -> bool:

@@ -19,6 +19,8 @@ MODEL_TYPES = {
 }
 MAX_LAYERS = 4096
 MAX_BLOCK = 256
+MAX_CONTEXT = 2**24
+"""Far above what such models take: tables of RoPE angles and pages are made for all of it."""
 
 
 class LayerType(Enum):
@@ -133,7 +135,7 @@ class ModelConfig:
             expert_width=f.integer("moe_intermediate_size"),
             shared_width=f.integer("shared_expert_intermediate_size"),
             eps=f.number("rms_norm_eps", above=0.0, high=1.0),
-            context=f.integer("max_position_embeddings"),
+            context=f.integer("max_position_embeddings", high=MAX_CONTEXT),
             tied=f.flag("tie_word_embeddings", False),
             block=_block(f, vocab) if model_type == CLOVER else None,
             eos_token_ids=eos or (),

@@ -91,7 +91,8 @@ def reference(
         order = np.lexsort((np.arange(vocab), -logits))[:top]
         out.ids[i], out.logits[i] = order, logits[order]
         peak = logits.max()
-        share = np.exp(logits - peak)
+        with np.errstate(invalid="ignore"):
+            share = np.exp(logits - peak)
         out.lse[i] = peak + np.log(share.sum())
         p = share / share.sum()
         out.entropy[i] = -(p[p > 0] * np.log(p[p > 0])).sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -10,6 +11,7 @@ from clover_rt.backend import Device, Kernel
 from clover_rt.errors import Unsupported
 from clover_rt.graph import Graph, Value, ValueKind, flatten, outputs
 from clover_rt.ops import OPS
+from clover_rt.plan.border import ANSWER, SUPPORTS, border, wrong_answer
 from clover_rt.plan.reference import ReferenceKernel
 from clover_rt.spec import DType, Node, Numerics, Precision, Role, Signature, StepLayout, TableClass
 
@@ -50,7 +52,8 @@ class Signatures:
         self.precision = precision
         self.layout = layout
         self.context = context
-        edge, kv = device.dtypes(precision)
+        with border(device, ANSWER, "name its element types"):
+            edge, kv = device.dtypes(precision)
         self._types = {DType.EDGE: edge, DType.KV: kv}
 
     def dtype(self, dtype: DType) -> str:
@@ -120,6 +123,8 @@ class Placement:
         self.essential = [c for c in ESSENTIAL if c in self.classes]
         # only capacities that the step table can hold
         self._sizes = [b for b in BUCKETS if b < layout.rows] + [layout.rows]
+        for d in self.devices.values():
+            _check_names(d)
         for node in [*graph.nodes, *graph.advances]:
             self._place(node)
         self._join_states()
@@ -142,7 +147,7 @@ class Placement:
             sig = self.signatures[place].of(variant, table, bucket, self.values)
             key = (place, sig)
             if key not in self._answers:
-                self._answers[key] = kernel.supports(sig)
+                self._answers[key] = _asked(device, kernel, sig)
             if self._answers[key]:
                 return self._answers[key]
         return ""
@@ -190,6 +195,7 @@ class Placement:
             what=f"{node.name} ({node.op}) was to be bound",
             evidence=f"the device: {reason}; the host: {refused}",
             fix="use another backend, or --backend cpu",
+            code="CRT-3103",
         )
 
     def _refused(self, place: Place, variants: list[tuple[Node, TableClass]]) -> str:
@@ -209,14 +215,16 @@ class Placement:
     ) -> None:
         node, table = variant
         sig = self.signatures[place].of(node, table, self._sizes[0], self.values)
+        with border(self.devices[place], ANSWER, f"say how it computes {node.op}"):
+            numerics, row_invariant = kernel.numerics(sig), kernel.row_invariant(sig)
         self.choices[node.name] = Choice(
             node.name,
             node.op,
             place,
             how,
             kernel,
-            kernel.numerics(sig),
-            kernel.row_invariant(sig),
+            numerics,
+            row_invariant,
             reason,
         )
 
@@ -301,6 +309,36 @@ class Placement:
             for size in self._sizes
             if not any(self.refusal(c.place, n, table, size) for c, n in distinct.values())
         ]
+
+
+def _asked(device: Device, kernel: Kernel, sig: Signature) -> str:
+    """Return a kernel's answer to a signature: "" or a sentence.
+
+    Raises PluginFailed: CRT-3401 it raised, CRT-3407 it answered with no string.
+    """
+    with border(device, SUPPORTS, f"say whether it supports {sig.op}"):
+        answer = kernel.supports(sig)
+    if not isinstance(answer, str):
+        raise wrong_answer(
+            device,
+            f"was asked whether it supports {sig.op}",
+            f"it answered {answer!r}, not a string",
+            'let `supports` return "" for yes, or a sentence that says why not',
+        )
+    return answer
+
+
+def _check_names(device: Device) -> None:
+    """Raise PluginFailed (CRT-3407) for a kernel of an op that there is not: it would never run."""
+    strange = [name for name in device.kernels if name not in OPS]
+    if strange:
+        near = difflib.get_close_matches(strange[0], OPS, n=1)
+        raise wrong_answer(
+            device,
+            f"has a kernel for {strange[0]!r}",
+            "there is no such operation",
+            f"{f'did you mean {near[0]!r}? ' if near else ''}`clover-rt ops` lists the operations",
+        )
 
 
 def with_top(node: Node, top: int) -> Node:

@@ -12,6 +12,7 @@ from clover_rt.backend import Device, Prepared, Tensor, Usage
 from clover_rt.errors import Unsupported
 from clover_rt.graph import Graph, ValueKind
 from clover_rt.ops.controls import pack_mask
+from clover_rt.plan.border import MEMORY, PREPARE, border, raise_step
 from clover_rt.plan.memory import Pool, allocate, nbytes_of, tensor
 from clover_rt.plan.placement import TOPS, Choice, Place, Placement
 from clover_rt.plan.program import Action, Program, bind_program
@@ -174,7 +175,8 @@ class Plan:
                 weight = self.placement.values[node.operands[operand]].weight
                 assert weight is not None
                 weights[operand] = weight
-            self._prepared[node.name] = choice.kernel.prepare(sig.static(), weights)
+            with border(self.devices[choice.place], PREPARE, f"prepare {node.op} ({node.name})"):
+                self._prepared[node.name] = choice.kernel.prepare(sig.static(), weights)
         return self._prepared[node.name]
 
     def resident(self, name: str, place: Place) -> Tensor:
@@ -191,7 +193,8 @@ class Plan:
             buffer = allocate(device, size, Usage.STATE, name)
             self._residents[key] = tensor(buffer, dtype, value.shape)
             if value.data is not None:
-                device.upload(buffer, 0, np.ascontiguousarray(value.data))
+                with border(device, MEMORY, f"take {name}"):
+                    device.upload(buffer, 0, np.ascontiguousarray(value.data))
         return self._residents[key]
 
     def state(self, name: str) -> Array:
@@ -250,7 +253,10 @@ class Plan:
         created = floats if action.node is not None and action.node.op != "block_memory" else []
         for t in created:
             device.upload(t.buffer, t.offset, np.zeros(t.shape, t.dtype))
-        action.step()
+        try:
+            action.step()
+        except (Exception, SystemExit) as error:
+            raise_step(list(self.devices.values()), [action], error)
         for t in floats:
             out = np.empty(t.shape, t.dtype)
             device.download(t.buffer, t.offset, out)
@@ -273,11 +279,17 @@ class Plan:
         return f"layer {node.layer}, op {node.op} ({node.name}), the logits of a wanted row"
 
     def _run(self, program: Program) -> None:
-        if self.profile is None:
+        if self.profile is not None:
+            self.profile.run(program, self)
+            return
+        done = 0
+        try:
             for step in program.run:
                 step()
-        else:
-            self.profile.run(program, self)
+                done += 1
+        # SystemExit too: a plugin must not end the program
+        except (Exception, SystemExit) as error:
+            raise_step(list(self.devices.values()), program.covered[done], error)
 
     def _advance_program(self) -> Program:
         if self._advance is None:
@@ -294,12 +306,16 @@ class Plan:
     def _upload_staging(self) -> None:
         for place, device in self.devices.items():
             at = self.resident("params", place)
-            device.upload(at.buffer, at.offset, self._staging.buffer)
+            with border(device, MEMORY, "take the table of a pass"):
+                device.upload(at.buffer, at.offset, self._staging.buffer)
 
     def _download(self, program: Program, wanted: int, top: int) -> Picks:
         assert program.picks is not None
         rows = np.empty((1 + wanted, program.picks.shape[1]), np.int32)
-        self.devices[program.picks_place].download(program.picks.buffer, 0, rows)
+        device = self.devices[program.picks_place]
+        # where steps are only submitted, this waits for them: their errors come up here
+        with border(device, MEMORY, "finish a pass and return its picks"):
+            device.download(program.picks.buffer, 0, rows)
         return Picks.decode(rows, wanted, top)
 
     def _state_places(self) -> dict[str, Place]:

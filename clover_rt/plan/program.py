@@ -15,6 +15,7 @@ import numpy as np
 from clover_rt.backend import Buffer, Step, Tensor
 from clover_rt.graph import Value, ValueKind, outputs
 from clover_rt.ops import OPS
+from clover_rt.plan.border import BIND, CAPTURE, border, check_operands
 from clover_rt.plan.memory import nbytes_of, tensor
 from clover_rt.plan.placement import Place, with_top
 from clover_rt.spec import Node, Role, Signature, TableClass
@@ -37,10 +38,14 @@ class Action:
 
 @dataclass(frozen=True)
 class Program:
-    """A bound pass: `run` does it in as few submissions as there are; `actions` one by one."""
+    """A bound pass: `run` does it in as few submissions as there are; `actions` one by one.
+
+    covered  the actions of each submission
+    """
 
     actions: tuple[Action, ...]
     run: tuple[Step, ...]
+    covered: tuple[tuple[Action, ...], ...]
     picks: Tensor | None
     picks_place: Place
 
@@ -85,9 +90,11 @@ class _Binder:
         place = Place.DEVICE
         if picks is not None:
             place = next(iter(self.homes[picks]))
+        submissions = self._captured()
         return Program(
             tuple(self.actions),
-            tuple(self._captured()),
+            tuple(step for step, _ in submissions),
+            tuple(tuple(actions) for _, actions in submissions),
             None if picks is None else self.tensors[picks, place],
             place,
         )
@@ -125,14 +132,19 @@ class _Binder:
                 results.append(operands[o.name])
         sig = plan.placement.signatures[place].of(node, self.table, self.bucket, self.values)
         prepared = plan.prepared(node, choice, sig)
-        scratch = plan.pools[place].scratch_of(choice.kernel.scratch(sig))
-        step = choice.kernel.bind(sig, operands, prepared, scratch)
+        device = plan.devices[place]
+        check_operands(spec, operands, device)
+        with border(device, BIND, f"bind {node.op} ({node.name})"):
+            nbytes = choice.kernel.scratch(sig)
+        scratch = plan.pools[place].scratch_of(nbytes, node.name)
+        with border(device, BIND, f"bind {node.op} ({node.name})"):
+            step = choice.kernel.bind(sig, operands, prepared, scratch)
         self.actions.append(Action(step, place, node, sig, tuple(results)))
 
     def _create(self, name: str, place: Place) -> Tensor:
         value = self.values[name]
         dtype = self.plan.placement.signatures[place].dtype(value.dtype)
-        buffer = self.plan.pools[place].take(nbytes_of(dtype, value.shape))
+        buffer = self.plan.pools[place].take(nbytes_of(dtype, value.shape), name)
         self.buffers[name, place] = buffer
         self.tensors[name, place] = tensor(buffer, dtype, value.shape)
         return self.tensors[name, place]
@@ -170,22 +182,24 @@ class _Binder:
             if buffer is not None:
                 self.plan.pools[place].give(buffer)
 
-    def _captured(self) -> list[Step]:
+    def _captured(self) -> list[tuple[Step, list[Action]]]:
         """Return the pass as steps: each run of steps on the device becomes one submission."""
         device = self.plan.devices[Place.DEVICE]
-        out: list[Step] = []
-        run: list[Step] = []
+        out: list[tuple[Step, list[Action]]] = []
+        run: list[Action] = []
 
         def close() -> None:
             if run:
-                out.append(device.capture(list(run)))
+                with border(device, CAPTURE, f"capture {len(run)} steps"):
+                    step = device.capture([a.step for a in run])
+                out.append((step, list(run)))
                 run.clear()
 
         for action in self.actions:
             if action.place is Place.DEVICE:
-                run.append(action.step)
+                run.append(action)
             else:
                 close()
-                out.append(action.step)
+                out.append((action.step, [action]))
         close()
         return out

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clover_rt.ops import OPS
+from clover_rt.plan.border import raise_step
 from clover_rt.plan.placement import Place
 
 if TYPE_CHECKING:
@@ -98,8 +99,12 @@ class Profile:
         for action in program.actions:
             device = plan.devices[action.place]
             start = time.perf_counter()
-            action.step()
-            device.synchronize()
+            try:
+                action.step()
+                # an error that a step leaves behind comes up here, at the step that caused it
+                device.synchronize()
+            except (Exception, SystemExit) as error:
+                raise_step(list(plan.devices.values()), [action], error)
             seconds = time.perf_counter() - start
             total = self.ops.setdefault(action.node.op if action.node else "move", OpTotal())
             total.seconds += seconds

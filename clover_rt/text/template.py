@@ -86,7 +86,7 @@ class Template:
                   the template reads (`reasoning_content`, `tool_calls`, ...)
         system    a system message put in front; an error when there is one already
         think     sets the template's `enable_thinking`; None leaves its default
-        Raises BadInput: CRT-1080 no or malformed messages, CRT-1081 a part that is not text,
+        Raises BadInput: CRT-1080 no messages, CRT-1085 a role, CRT-1081 a part that is not text,
         CRT-1082 the template refuses, CRT-1083 two system messages, CRT-1084 no private character
         is left; BadCheckpoint (CRT-1189) where the template does not end or makes too much text;
         and what Tokenizer.encode raises.
@@ -187,7 +187,7 @@ def checked(messages: Sequence[Message], system: str | None) -> list[dict[str, A
                 what=f"message {i} has no usable role",
                 evidence=f"role is {role!r}",
                 fix="use system, user, assistant or tool",
-                code="CRT-1080",
+                code="CRT-1085",
             )
         turn["content"] = text_of(turn.get("content"), i)
     if system is not None:

@@ -12,6 +12,8 @@ from clover_rt.weights.tensor_file import TensorFile, TensorView
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHOWN = 10
+MAX_NAME = 255
+"""Bytes of a file's name that systems take."""
 
 
 def open_tensors(folder: Path) -> tuple[dict[str, TensorView], list[str]]:
@@ -19,7 +21,7 @@ def open_tensors(folder: Path) -> tuple[dict[str, TensorView], list[str]]:
 
     An index decides where there is one, and other files are ignored; else `model.safetensors` is
     the checkpoint. Where two shards hold a tensor, the index decides which is read, and a warning
-    tells. Raises BadCheckpoint: CRT-1104 no weights, CRT-1147 a name in two shards that the index
+    tells. Raises BadCheckpoint: CRT-1104 no weights, CRT-1155 a name in two shards that the index
     does not decide, CRT-1148 a malformed index, CRT-1149 missing shards (all are listed), CRT-1150
     tensors that the index places in a shard that lacks them, and those of `TensorFile`.
     """
@@ -95,7 +97,7 @@ def _undecided(name: str, first: str, second: str) -> BadCheckpoint:
         what="the checkpoint has two tensors of one name",
         evidence=f"{name!r} is in {first} and in {second}; {INDEX} does not decide",
         fix="remove the copy that does not belong, or download the files again",
-        code="CRT-1147",
+        code="CRT-1155",
     )
 
 
@@ -123,7 +125,9 @@ def _read_index(path: Path) -> dict[str, str]:
 
 def _is_plain(shard: str) -> bool:
     """Is this the name of a file, with nothing that leads elsewhere or that no system takes?"""
-    return shard.isprintable() and shard not in ("", "..") and Path(shard).name == shard
+    if not shard.isprintable() or len(shard.encode()) > MAX_NAME:
+        return False
+    return shard not in ("", "..") and Path(shard).name == shard
 
 
 def _decided(pairs: Pairs) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def test_work_grows_with_the_rows_and_is_nothing_without_any(spec):
 @pytest.mark.parametrize("op", DERIVED)
 def test_the_float32_tolerance_of_a_layer_case_is_a_few_roundings(op):
     for case in cases(op):
-        if "K-09" in case.classes or not case.id.endswith(("8", "32", "sequences")):
+        if "K-09" in case.classes or "/bf16/" not in case.id:
             continue
         f32 = derive_tolerance(OPS[op], case, Numerics.F32, OPS)
         assert 0 < f32.atol < 1e-5, (case.id, f32)
@@ -249,5 +249,5 @@ def test_the_float32_tolerance_of_a_layer_case_is_a_few_roundings(op):
 @pytest.mark.parametrize("numerics", list(Numerics), ids=lambda n: n.value)
 def test_no_rounding_changes_the_routing_of_a_case_of_moe(numerics):
     # another expert or coreset would deviate by a tenth of the output
-    for case in cases("moe"):
+    for case in (c for c in cases("moe") if c.table.has_preview and "/bf16/" in c.id):
         assert derive_tolerance(OPS["moe"], case, numerics, OPS).atol < 0.1, case.id

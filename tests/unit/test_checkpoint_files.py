@@ -242,7 +242,7 @@ def test_a_tensor_in_two_shards_that_the_index_does_not_name_is_refused(tmp_path
     del index[name]
     checkpoints.write_index(tmp_path, index)
     error = failure(tmp_path)
-    assert error.code == "CRT-1147"
+    assert error.code == "CRT-1155"
     for words in (name, "model-00001-of-00002", "model-00002-of-00002"):
         assert words in error.evidence
 
@@ -253,7 +253,7 @@ def test_an_index_that_places_a_tensor_twice_is_refused(tmp_path):
     extra = '"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors", '
     path.write_text(path.read_text().replace('"weight_map": {', extra))
     error = failure(tmp_path)
-    assert (error.code, "'model.norm.weight'" in error.evidence) == ("CRT-1147", True)
+    assert (error.code, "'model.norm.weight'" in error.evidence) == ("CRT-1155", True)
 
 
 def test_a_file_of_64_mib_is_no_configuration(tmp_path):

@@ -77,6 +77,7 @@ class Model:
 
     default_mode = "diffusion"
     generation = SimpleNamespace(greedy=True)
+    checkpoint = SimpleNamespace(warnings=())
 
     def __init__(self, events):
         self.events = events
@@ -434,6 +435,12 @@ def test_debug_blocks_writes_a_line_a_pass_as_it_goes(model, tmp_path):
 def test_debug_blocks_into_no_folder_is_an_input_error(model, tmp_path, capsys):
     assert main(["run", "Hi", "--debug-blocks", str(tmp_path / "no" / "file")]) == 2
     assert capsys.readouterr().err.startswith("CRT-1027")
+
+
+def test_warnings_of_the_checkpoint_go_to_stderr(model, capsys):
+    model.checkpoint = SimpleNamespace(warnings=("a tensor is twice there",))
+    assert main(["run", "Hi", "-q"]) == 0
+    assert capsys.readouterr() == ("Hello\n", "warning: a tensor is twice there\n")
 
 
 def test_the_summary_tells_each_fallback_with_its_reason(model, capsys):

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from clover_rt import plugins
-from clover_rt.backend import API, Backend, Device, DeviceInfo, Probe
+from clover_rt.backend import API, Backend, Device, DeviceInfo, HostDevice, Probe
 from clover_rt.errors import BackendUnavailable, OutOfMemory
 from clover_rt.hookspecs import GROUP, hookimpl
 from clover_rt.plugins import Stage, discover, open_device, survey
@@ -19,8 +19,18 @@ GPU = DeviceInfo("gpu:0", "Card", kind="discrete")
 SOFT = DeviceInfo("soft", "Software", is_software=True)
 
 
+class Opened(HostDevice):
+    """A device that remembers its info."""
+
+    kernels: dict = {}
+
+    def __init__(self, info):
+        self.name = info.name
+        self.info = info
+
+
 class Toy(Backend):
-    """A backend that opens to the info it was given."""
+    """A backend that opens a device of the info it was given."""
 
     def __init__(self, name="toy", probe=None, api=API, error=None):
         self.name = name
@@ -29,14 +39,14 @@ class Toy(Backend):
         self._error = error
 
     def probe(self):
-        if isinstance(self._probe, Exception):
+        if isinstance(self._probe, BaseException):
             raise self._probe
         return self._probe
 
     def open(self, info):
-        if self._error is not None:
+        if isinstance(self._error, BaseException):
             raise self._error
-        return info
+        return Opened(info) if self._error is None else self._error
 
 
 @pytest.fixture
@@ -66,7 +76,7 @@ def missing(name):
 def test_a_plugin_is_found_and_its_backend_opened(plugin):
     backend, device = open_device("toy", entry_points=[plugin("toy", [Toy()])], environ={})
     assert backend.name == "toy"
-    assert device is GPU
+    assert device.info is GPU
 
 
 @pytest.mark.parametrize(
@@ -165,7 +175,7 @@ def test_load_plugins_bisects(plugin):
 def test_opening_one_backend_imports_no_other_plugin(plugin):
     points = [missing("other"), plugin("toy", [Toy()])]
     environ = {"CLOVER_RT_STRICT_PLUGINS": "1"}
-    assert open_device("toy", entry_points=points, environ=environ)[1] is GPU
+    assert open_device("toy", entry_points=points, environ=environ)[1].info is GPU
 
 
 def test_a_backend_is_found_under_an_entry_point_of_another_name(plugin):
@@ -211,7 +221,7 @@ def test_a_probe_without_devices_or_problem_is_unusable(plugin):
 def test_a_probe_that_raises_is_told_as_the_plugins(plugin):
     points = [plugin("toy", [Toy(probe=RuntimeError("driver"))])]
     error = refusal(points, "toy")
-    assert error.code == "CRT-3005"
+    assert error.code == "CRT-3010"
     assert "RuntimeError: driver" in error.evidence
     (row,) = survey(discover(points, {}))
     assert row.status == "unusable"
@@ -225,6 +235,69 @@ def test_an_open_that_raises_is_wrapped_with_the_plugins_name(plugin):
     assert isinstance(error.__cause__, RuntimeError)
 
 
+@pytest.mark.parametrize(
+    ("probe", "says"),
+    [(SystemExit(3), "SystemExit: 3"), (None, "returned None, not a Probe")],
+    ids=["exits", "returns nothing"],
+)
+def test_a_probe_that_exits_or_returns_no_probe_is_told_as_the_plugins(plugin, probe, says):
+    toy = Toy()
+    # Toy's own None stands for a probe that works
+    toy._probe = probe
+    error = refusal([plugin("toy", [toy])], "toy")
+    assert error.code == "CRT-3010"
+    assert says in error.evidence
+
+
+def test_strict_plugins_raises_for_a_probe_that_raises_and_not_for_absent_hardware(plugin):
+    strict = {"CLOVER_RT_STRICT_PLUGINS": "1"}
+    absent = discover([plugin("toy", [Toy(probe=Probe(problem="no card"))])], strict)
+    assert survey(absent, strict)[0].status == "unusable"
+    broken = discover([plugin("toy", [Toy(probe=RuntimeError("driver"))])], strict)
+    with pytest.raises(BackendUnavailable, match="CRT-3010"):
+        survey(broken, strict)
+
+
+def test_an_open_that_exits_does_not_end_the_program(plugin):
+    error = refusal([plugin("toy", [Toy(error=SystemExit(3))])], "toy")
+    assert error.code == "CRT-3005"
+    assert "SystemExit: 3" in error.evidence
+
+
+class Nameless(HostDevice):
+    kernels: dict = {}
+
+
+class Bare(HostDevice):
+    name = "bare"
+
+
+class Odd(HostDevice):
+    name = "odd"
+    kernels = {"linear": len}
+
+
+@pytest.mark.parametrize(
+    ("opened", "says"),
+    [
+        ("a word", "'a word', not a clover_rt.backend.Device"),
+        (Nameless(), "Nameless has no name"),
+        (Bare(), "'bare' has no kernels"),
+        (Odd(), "kernel 'linear' of device 'odd' is not"),
+    ],
+    ids=["no device", "no name", "no kernels", "no kernel"],
+)
+def test_what_a_plugin_opens_is_checked(plugin, opened, says):
+    error = refusal([plugin("toy", [Toy(error=opened)])], "toy")
+    assert error.code == "CRT-3011"
+    assert says in error.evidence
+
+
+def test_an_opened_device_says_which_plugin_it_came_from(plugin):
+    device = open_device("toy", entry_points=[plugin("acme", [Toy()])], environ={})[1]
+    assert device.origin == "plugin 'acme'"
+
+
 def test_a_typed_error_crosses_as_it_is(plugin):
     error = OutOfMemory("a", "b", "c")
     with pytest.raises(OutOfMemory) as caught:
@@ -234,9 +307,9 @@ def test_a_typed_error_crosses_as_it_is(plugin):
 
 def test_software_devices_open_only_by_name(plugin):
     points = [plugin("toy", [Toy(probe=Probe((SOFT, GPU)))])]
-    assert open_device("toy", entry_points=points, environ={})[1] is GPU
-    assert open_device("toy", "soft", entry_points=points, environ={})[1] is SOFT
-    assert open_device("toy", "software", entry_points=points, environ={})[1] is SOFT
+    assert open_device("toy", entry_points=points, environ={})[1].info is GPU
+    assert open_device("toy", "soft", entry_points=points, environ={})[1].info is SOFT
+    assert open_device("toy", "software", entry_points=points, environ={})[1].info is SOFT
     only = [plugin("toy", [Toy(probe=Probe((SOFT,)))])]
     error = refusal(only, "toy")
     assert error.code == "CRT-3004"
@@ -250,7 +323,7 @@ def test_an_unknown_or_ambiguous_device_lists_the_devices(plugin):
         error = refusal(points, "toy", wanted)
         assert error.code == "CRT-3003"
         assert "gpu:0 (Card), gpu:1 (Card)" in error.evidence
-    assert open_device("toy", "gpu:1", entry_points=points, environ={})[1] is twin
+    assert open_device("toy", "gpu:1", entry_points=points, environ={})[1].info is twin
 
 
 def test_survey_names_status_version_and_devices(plugin):

@@ -163,8 +163,8 @@ def test_tool_definitions_are_json_without_html_escapes():
     [
         ([], "CRT-1080"),
         (["hello"], "CRT-1080"),
-        ([{"content": "x"}], "CRT-1080"),
-        ([{"role": "user<|im_end|>", "content": "x"}], "CRT-1080"),
+        ([{"content": "x"}], "CRT-1085"),
+        ([{"role": "user<|im_end|>", "content": "x"}], "CRT-1085"),
         ([{"role": "user", "content": [{"type": "image"}]}], "CRT-1081"),
         ([{"role": "user", "content": 5}], "CRT-1081"),
     ],

@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = (
 SYSTEM = "You are a helpful assistant."
 CHAT_TEMPLATE = (
     "{% for m in messages %}"
-    "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{{ '<|im_start|>' + m.role + '\\n' + m.content | trim + '<|im_end|>\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\\n<think>\\n' }}"

@@ -32,11 +32,13 @@ BALANCE = 0.01
 LOGS = Path(__file__).parents[1] / "runs"
 
 
-def rate(step: int, steps: int, flat: float) -> float:
-    """Return the learning rate's factor: short warm-up, flat, then linear to 3 %."""
+def rate(step: int, steps: int, flat: int) -> float:
+    """Return the learning rate's factor: short warm-up, `flat` steps of 1, then linear to 3 %.
+
+    Up to step `flat` it does not depend on `steps`, so a run may be given more or fewer until then.
+    """
     warm = min(1.0, (step + 1) / 60)
-    done = step / steps
-    return warm * (1.0 if done < flat else 1 - 0.97 * (done - flat) / (1 - flat))
+    return warm * (1.0 if step < flat else 1 - 0.97 * (step - flat) / (steps - flat))
 
 
 def losses(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -202,11 +204,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4096, help="rows a process and step")
     parser.add_argument("--copies", type=int, default=2, help="noisy copies of each block")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--flat", type=float, default=0.2, help="share of steps at full rate")
+    parser.add_argument("--flat", type=int, default=800, help="steps at full rate")
     parser.add_argument("--peak", type=float, default=1.0, help="factor on both learning rates")
     parser.add_argument("--rounding", type=float, default=0.1, help="last share with q4 rounding")
     parser.add_argument("--check", type=int, default=16, help="held-out samples a kind")
-    parser.add_argument("--every", type=int, default=200, help="steps between checks")
+    parser.add_argument("--every", type=int, default=250, help="steps between checks")
     parser.add_argument("--init", default="", help="resume.pt of a run to go on from")
     parser.add_argument("--state", default="/tmp/clover-train", help="folder of resume states")
     parser.add_argument("--processes", type=int, default=2)

@@ -59,6 +59,7 @@ class CpuDevice(Device):
                 what=f"{nbytes} bytes of host memory for {usage.value} were asked for",
                 evidence=f"{free} bytes are free (MemAvailable of /proc/meminfo)",
                 fix="ask for a shorter context or fewer slots, or end other programs",
+                code="CRT-3221",
             )
         try:
             return CpuBuffer(nbytes)

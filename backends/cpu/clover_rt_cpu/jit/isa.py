@@ -1,0 +1,130 @@
+"""Instruction sets that kernels are generated for, and what differs between them.
+
+Everything is written with vectors of 16 numbers; only the dot product of bytes is not the same
+everywhere, and how many rows of activations fit the registers.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from clover_rt.errors import CloverError
+from clover_rt_cpu.jit.lang import I16, I32, Code, Value, vec
+
+VARIABLE = "CLOVER_RT_CPU_ISA"
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One instruction set.
+
+    triple, cpu, features  what the code generator is told; an empty triple is the host's
+    tile     rows of activations that are multiplied with one reading of quantised weights
+    flips    8-bit codes are stored with 128 added, for a dot product of unsigned with signed bytes
+    """
+
+    name: str
+    cpu: str
+    features: str
+    tile: int
+    triple: str = ""
+    flips: bool = False
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Return the row counts that kernels are made for, falling."""
+        return tuple(n for n in (8, 4, 2, 1) if n <= self.tile)
+
+    def dot(self, code: Code, total: Value, codes: Value, x: Value, signed: bool) -> Value:
+        """Add to 16 sums the products of 4 bytes each: codes [64] times x [64] signed.
+
+        signed  codes are q8 (stored with 128 added where `flips`); else they lie in 0 .. 15
+        """
+        if self.name == "avx512":
+            name = "llvm.x86.avx512.vpdpbusd.512"
+            return code.target(name, vec(I32), total, codes, x)
+        parts = 2 if self.name == "avx2" else 4
+        width = 64 // parts
+        sums = []
+        for i in range(parts):
+            lanes = list(range(width * i, width * (i + 1)))
+            a, b = codes.pick(lanes), x.pick(lanes)
+            part = total.pick([n // 4 for n in lanes[::4]])
+            sums.append(self._narrow(code, part, a, b, signed))
+        while len(sums) > 1:
+            half = sums[0].lanes
+            sums = [sums[i].pick(range(2 * half), sums[i + 1]) for i in range(0, len(sums), 2)]
+        return sums[0]
+
+    def _narrow(self, code: Code, total: Value, a: Value, b: Value, signed: bool) -> Value:
+        if self.name == "neon":
+            return code.target("llvm.aarch64.neon.sdot.v4i32.v16i8", vec(I32, 4), total, a, b)
+        if signed:
+            # the instruction wants unsigned times signed: move the sign to the other factor
+            b = code.select(a < 0, 0 - b, b)
+            a = code.intrinsic_with_flag("abs", a)
+        pairs = code.target("llvm.x86.avx2.pmadd.ub.sw", vec(I16, 16), a, b)
+        ones = code.const(vec(I16, 16), 1)
+        return total + code.target("llvm.x86.avx2.pmadd.wd", vec(I32, 8), pairs, ones)
+
+
+AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "fma", "f16c")
+AVX2 = ("avx2", "fma", "f16c")
+NEON = ("neon", "dotprod")
+
+
+def make(name: str, *, host: bool = True) -> Isa:
+    """Return an instruction set by name: avx512, avx2 or neon; for the host or for any such."""
+    cpu = llvm.get_host_cpu_name() if host else ""
+    if name == "avx512":
+        features = llvm.get_host_cpu_features().flatten() if host else _flags(AVX512)
+        return Isa("avx512", cpu or "x86-64-v4", features, 8, flips=True)
+    if name == "avx2":
+        return Isa("avx2", "x86-64-v3", _flags(AVX2), 2)
+    features = llvm.get_host_cpu_features().flatten() if host else _flags(NEON)
+    triple = "" if host else "aarch64-unknown-linux-gnu"
+    return Isa("neon", cpu or "generic", features, 4, triple)
+
+
+def supported(features: Mapping[str, bool] | None = None) -> list[str]:
+    """Return the names of the instruction sets that this processor has, best first."""
+    if features is None:
+        features = llvm.get_host_cpu_features()
+    machine = platform.machine().lower()
+    if machine in ("x86_64", "amd64"):
+        known = {"avx512": AVX512, "avx2": AVX2}
+    elif machine in ("aarch64", "arm64"):
+        known = {"neon": NEON}
+    else:
+        known = {}
+    return [name for name, needs in known.items() if all(features.get(f) for f in needs)]
+
+
+def choose(name: str | None = None) -> Isa | None:
+    """Return the best instruction set, or the one asked for here or in CLOVER_RT_CPU_ISA.
+
+    None where the processor has none of them, or `numpy` is asked for. CRT-9031 where one is asked
+    for that the processor does not have.
+    """
+    wanted = name or os.environ.get(VARIABLE, "")
+    have = supported()
+    if wanted == "numpy" or (not wanted and not have):
+        return None
+    if wanted and wanted not in have:
+        raise CloverError(
+            what=f"the cpu kernels were to be generated for {wanted!r} ({VARIABLE})",
+            evidence=f"this processor has {', '.join(have) or 'none of avx512, avx2, neon'}",
+            fix=f"unset {VARIABLE}, or set it to one of {', '.join([*have, 'numpy'])}",
+            code="CRT-9031",
+        )
+    return make(wanted or have[0])
+
+
+def _flags(names: tuple[str, ...]) -> str:
+    return ",".join("+" + name for name in names)
+

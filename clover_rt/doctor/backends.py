@@ -1,0 +1,127 @@
+"""Backends: which are usable, and real kernels and the built-in model on each of their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from clover_rt.backend import DeviceInfo
+from clover_rt.doctor.findings import Finding, finding
+from clover_rt.doctor.host import TIMED_OUT, Host, Ran
+from clover_rt.doctor.question import ask
+from clover_rt.ops import HOT
+from clover_rt.plugins import Status
+
+KERNELS_S = 180.0
+MODEL_S = 120.0
+REFERENCE = "cpu"
+
+
+def probe(host: Host, report: dict[str, Any], wanted: Sequence[str]) -> Iterator[Finding]:
+    """Fill `backends` with the state of each; those that are not wanted are listed, not judged."""
+    rows = host.backends()
+    report["backends"] = [as_dict(row) for row in rows]
+    for name in wanted:
+        if name not in [row.name for row in rows]:
+            known = ", ".join(row.name for row in rows) or "none"
+            yield finding("CRT-5702", f"--backend {name}; installed: {known}")
+    for row in rows:
+        if wanted and row.name not in wanted:
+            continue
+        if row.status != "usable":
+            fix = row.fix or f"see `clover-rt backends --why {row.name}`"
+            yield finding("CRT-5701", f"{row.name}: {row.reason}", fix=fix)
+        elif all(d.is_software for d in row.devices):
+            names = ", ".join(f"{d.id} ({d.name})" for d in row.devices)
+            yield finding("CRT-5703", f"{row.name}: {names}")
+
+
+def as_dict(row: Status) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "status": row.status,
+        "plugin": row.plugin,
+        "version": row.version,
+        "api": row.api,
+        "reason": row.reason,
+        "fix": row.fix,
+        "devices": [device(d) for d in row.devices],
+    }
+
+
+def device(info: DeviceInfo) -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "name": info.name,
+        "kind": info.kind,
+        "memory_bytes": info.memory_bytes,
+        "is_software": info.is_software,
+        "notes": dict(info.notes),
+    }
+
+
+def test(
+    host: Host, report: dict[str, Any], wanted: Sequence[str], quick: bool
+) -> Iterator[Finding]:
+    """Fill `tests`: for each device its kernels, and one block of the built-in model.
+
+    Software devices are tested only where their backend was asked for by name.
+    """
+    report["tests"] = rows = []
+    for backend in report["backends"]:
+        name = backend["name"]
+        if backend["status"] != "usable" or (wanted and name not in wanted):
+            continue
+        for info in backend["devices"]:
+            if info["is_software"] and name not in wanted:
+                continue
+            row: dict[str, Any] = {"backend": name, "device": info["id"], "passed": False}
+            rows.append(row)
+            yield from kernels(host, row)
+            if not quick:
+                yield from model(host, row, rows)
+            row["passed"] = not row.get("problems")
+
+
+def kernels(host: Host, row: dict[str, Any]) -> Iterator[Finding]:
+    """Run cases of the device's kernels in a child, and judge what it says."""
+    name, device_id = row["backend"], row["device"]
+    where = f"{name} on {device_id}"
+    answer = ask(host, ("kernels", name, device_id), KERNELS_S)
+    if isinstance(answer, Ran):
+        row["problems"] = [f"kernels: {answer.how}"]
+        told = f"{where}: running its kernels: {answer.how}"
+        yield finding("CRT-5802", told)
+        return
+    row["kernels"] = answer
+    wrong = [w for op in answer["ops"] for w in op["wrong"]]
+    if answer["copy"]:
+        wrong.insert(0, f"copy: {answer['copy']}")
+    ran = sum(op["right"] + len(op["wrong"]) for op in answer["ops"])
+    if wrong:
+        row["problems"] = wrong
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        yield finding("CRT-5801", f"{where}: {'; '.join(wrong[:3])}{more}")
+    elif not ran:
+        row["problems"] = ["no kernel took any case"]
+        yield finding("CRT-5802", f"{where}: no kernel took any case")
+    missing = [op for op in HOT if op in answer["declined"]]
+    if missing:
+        yield finding("CRT-5805", f"{where}: {', '.join(missing)}")
+
+
+def model(host: Host, row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    """Run the built-in model for one block in a child, and compare it with the cpu backend's."""
+    name, device_id = row["backend"], row["device"]
+    answer = ask(host, ("model", name, device_id), MODEL_S)
+    if isinstance(answer, Ran):
+        how = "timed out" if answer.state == TIMED_OUT else answer.how
+        row.setdefault("problems", []).append(f"model: {how}")
+        told = f"{name} on {device_id}: {answer.how}"
+        yield finding("CRT-5803", told, backend=name)
+        return
+    row["model"] = answer
+    reference = next((r["model"] for r in rows if r["backend"] == REFERENCE and "model" in r), None)
+    if reference is not None and reference["tokens"] != answer["tokens"]:
+        told = f"{name} on {device_id}: {answer['text']!r}; cpu: {reference['text']!r}"
+        yield finding("CRT-5804", told, backend=name)

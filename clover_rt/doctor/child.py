@@ -1,0 +1,78 @@
+"""A question that is asked in a process of its own: `python -m clover_rt.doctor.child NAME ...`.
+
+A library that crashes or hangs ends this process and not doctor. The answer is JSON, the last
+line of stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def main(argv: Sequence[str]) -> int:
+    """Answer one question; return 0."""
+    name, *arguments = argv
+    answer = QUESTIONS[name](*arguments)
+    # what a library printed on the way stays in front of the answer
+    print(flush=True)
+    print(json.dumps(answer))
+    return 0
+
+
+def _opencl() -> dict[str, Any]:
+    from clover_rt.doctor.ask_opencl import ask
+
+    return ask()
+
+
+def _vulkan() -> dict[str, Any]:
+    from clover_rt.doctor.ask_vulkan import ask
+
+    return ask()
+
+
+def _torch() -> dict[str, Any]:
+    from clover_rt.doctor.ask_frameworks import torch
+
+    return torch()
+
+
+def _triton() -> dict[str, Any]:
+    from clover_rt.doctor.ask_frameworks import triton
+
+    return triton()
+
+
+def _bandwidth(nbytes: str, threads: str) -> dict[str, Any]:
+    from clover_rt.doctor.bandwidth import measure
+
+    return measure(int(nbytes), int(threads))
+
+
+def _kernels(backend: str, device: str) -> dict[str, Any]:
+    from clover_rt.doctor.kernels import check
+
+    return check(backend, device)
+
+
+def _model(backend: str, device: str) -> dict[str, Any]:
+    from clover_rt.doctor.block import run
+
+    return run(backend, device)
+
+
+QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "opencl": _opencl,
+    "vulkan": _vulkan,
+    "torch": _torch,
+    "triton": _triton,
+    "bandwidth": _bandwidth,
+    "kernels": _kernels,
+    "model": _model,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

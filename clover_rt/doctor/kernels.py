@@ -1,0 +1,222 @@
+"""Real kernels of a device against the operations' references; runs in a child process.
+
+The full judgement is the conformance suite's; this is a minute's worth of it that needs no more
+than the core, on the user's own machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from clover_rt.backend import Buffer, Device, Kernel, Tensor, Usage
+from clover_rt.ops import OPS
+from clover_rt.ops.common import is_left
+from clover_rt.plugins import open_device
+from clover_rt.spec import (
+    Case,
+    DType,
+    HostWeight,
+    Mismatch,
+    Operand,
+    OpSpec,
+    Picks,
+    Precision,
+    Role,
+    Signature,
+    StepParams,
+    Weight,
+)
+
+Array = npt.NDArray[Any]
+CHECKED = (
+    *("linear", "expert_gemm", "rms_norm", "causal_conv", "block_scan", "block_memory"),
+    *("rope", "attend", "router_topk", "coreset", "combine", "confidence_topk"),
+)
+"""Products in every weight format, norms, the delta rule, softmaxes with masked entries, top-k."""
+
+CASES_PER_OP = 8
+COPIED_BYTES = 1 << 20
+
+
+def check(backend: str, device: str) -> dict[str, Any]:
+    """Open a device, copy through it, run cases of its kernels; return what was right and wrong."""
+    opened = open_device(backend, device)[1]
+    try:
+        ops = [check_op(opened, OPS[name]) for name in CHECKED if name in opened.kernels]
+        return {
+            "device": opened.name,
+            "copy": copy_problem(opened),
+            "ops": ops,
+            "declined": [name for name in CHECKED if name not in opened.kernels],
+        }
+    finally:
+        opened.close()
+
+
+def copy_problem(device: Device) -> str:
+    """Send random bytes up, copy them on the device, bring them back; "" if they are the same."""
+    sent = np.random.default_rng(0).integers(0, 256, COPIED_BYTES, np.uint8)
+    first, second = (device.alloc(COPIED_BYTES, Usage.EDGE) for _ in range(2))
+    back = np.zeros_like(sent)
+    device.upload(first, 0, sent)
+    device.copy(second, 0, first, 0, COPIED_BYTES)
+    device.download(second, 0, back)
+    device.synchronize()
+    device.free(first)
+    device.free(second)
+    wrong = int((sent != back).sum())
+    return f"{wrong} of {COPIED_BYTES} bytes differ after a round trip" if wrong else ""
+
+
+def check_op(device: Device, spec: OpSpec) -> dict[str, Any]:
+    """Run a few cases of one op; what raises is told as wrong, so that other ops still run."""
+    right, refused, wrong = 0, [], []
+    for case in chosen(spec):
+        try:
+            answer = run_case(device, spec, case)
+        # a plugin's kernel may raise anything
+        except Exception as error:
+            wrong.append(f"{case.id}: {type(error).__name__}: {error}")
+            continue
+        if isinstance(answer, str):
+            refused.append(f"{case.id}: {answer}")
+        elif answer:
+            wrong.append(f"{case.id}: {answer[0]}")
+        else:
+            right += 1
+    return {"op": spec.name, "right": right, "refused": refused, "wrong": wrong}
+
+
+def chosen(spec: OpSpec) -> list[Case]:
+    """Return the first case of each weight format and of each table class."""
+    seen: set[Any] = set()
+    out: list[Case] = []
+    for case in spec.cases():
+        formats = (
+            (n, v.format, v.group) for n, v in case.inputs().items() if isinstance(v, Weight)
+        )
+        fresh = {("table", case.table), ("formats", *formats)} - seen
+        if fresh:
+            seen |= fresh
+            out.append(case)
+    return out[:CASES_PER_OP]
+
+
+def run_case(device: Device, spec: OpSpec, case: Case) -> list[Mismatch] | str:
+    """Return every mismatch of one case in `exact`, or why the kernel refuses it."""
+    dtypes = device.dtypes(Precision.EXACT)
+    inputs = {
+        o.name: _typed(case.inputs()[o.name], o, dtypes)
+        for o in spec.operands
+        if case.inputs().get(o.name) is not None
+    }
+    sig = _signature(spec, case, inputs, dtypes)
+    kernel = device.kernels[spec.name]
+    refusal = kernel.supports(sig)
+    if refusal:
+        return refusal
+    assert spec.reference is not None, f"{spec.name} is a layer op"
+    copies = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in inputs.items()}
+    given = {o.name: copies.get(o.name) for o in spec.operands if o.role is not Role.OUTPUT}
+    with np.errstate(all="ignore"):
+        want: dict[str, Any] = spec.reference(**given, **case.attrs)
+    after = _run(device, kernel, sig, spec, case, inputs, dtypes)
+    got: dict[str, Any] = {}
+    for name, value in list(want.items()):
+        if isinstance(value, Picks):
+            got[name] = after[name]
+            continue
+        live = after[name][: len(value)]
+        got[name] = live
+        if value.dtype.kind == "f":
+            want[name] = np.where(is_left(value), live.astype(value.dtype), value)
+    for name in spec.writes:
+        got[name], want[name] = after[name], copies[name]
+    return spec.check(case, got, want, spec.tolerance[kernel.numerics(sig)])
+
+
+def _run(
+    device: Device,
+    kernel: Kernel,
+    sig: Signature,
+    spec: OpSpec,
+    case: Case,
+    inputs: Mapping[str, Any],
+    dtypes: tuple[str, str],
+) -> dict[str, Array]:
+    """Bind the kernel to fresh buffers, run it once, return every operand as it is afterwards."""
+    arrays = dict(_arrays(spec, case, inputs, dtypes))
+    buffers: dict[str, Buffer] = {}
+    tensors = {}
+    for name, array in arrays.items():
+        buffers[name] = device.alloc(max(array.nbytes, 1), Usage.EDGE)
+        tensors[name] = Tensor(buffers[name], array.dtype, array.shape)
+        device.upload(buffers[name], 0, array)
+    scratch, need = None, kernel.scratch(sig)
+    if need:
+        buffers[""] = device.alloc(need, Usage.SCRATCH)
+        scratch = Tensor(buffers[""], np.dtype(np.uint8), (need,))
+    weights = {n: HostWeight.of(v, n) for n, v in inputs.items() if isinstance(v, Weight)}
+    prepared = kernel.prepare(sig.static(), weights)
+    kernel.bind(sig, tensors, prepared, scratch)()
+    device.synchronize()
+    out = {}
+    for name, array in arrays.items():
+        out[name] = np.empty_like(array)
+        device.download(buffers[name], 0, out[name])
+    for buffer in buffers.values():
+        device.free(buffer)
+    return out
+
+
+def _arrays(
+    spec: OpSpec, case: Case, inputs: Mapping[str, Any], dtypes: tuple[str, str]
+) -> Iterator[tuple[str, Array]]:
+    """Yield the bytes of every operand before the call; outputs are filled with 0xff."""
+    for operand in spec.operands:
+        value = inputs.get(operand.name)
+        if isinstance(value, StepParams):
+            yield operand.name, value.buffer
+        elif isinstance(value, np.ndarray):
+            yield operand.name, np.ascontiguousarray(value)
+        elif operand.role is Role.OUTPUT:
+            dtype, shape = _dtype(operand, dtypes), spec.shape(operand.name, case.axes)
+            count = int(np.prod(shape)) * dtype.itemsize
+            yield operand.name, np.full(count, 0xFF, np.uint8).view(dtype).reshape(shape)
+
+
+def _dtype(operand: Operand, dtypes: tuple[str, str]) -> np.dtype[Any]:
+    edge, kv = dtypes
+    name = {DType.EDGE: edge, DType.KV: kv}.get(operand.dtype, operand.dtype.value)
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _typed(value: Any, operand: Operand, dtypes: tuple[str, str]) -> Any:
+    return value.astype(_dtype(operand, dtypes)) if isinstance(value, np.ndarray) else value
+
+
+def _signature(
+    spec: OpSpec, case: Case, inputs: Mapping[str, Any], dtypes: tuple[str, str]
+) -> Signature:
+    types, formats = [], []
+    for operand in spec.operands:
+        value = inputs.get(operand.name)
+        if isinstance(value, Weight):
+            formats.append((operand.name, value.format, value.group))
+        elif value is not None or operand.role is Role.OUTPUT:
+            types.append((operand.name, _dtype(operand, dtypes).name))
+    return Signature(
+        spec.name,
+        case.table,
+        Precision.EXACT,
+        tuple(case.axes.items()),
+        tuple(types),
+        tuple(formats),
+        tuple(case.attrs.items()),
+        case.layout,
+    )

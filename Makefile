@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 TEST_READY := $(VENV)/.ready-test
 
-.PHONY: help run test full lint bench clean
+.PHONY: help run test full lint docs bench clean
 
 help:
 	@echo "make run    set up and generate with the built-in model (PROMPT=...)"
 	@echo "make test   the usual tests, minutes"
 	@echo "make full   every test"
 	@echo "make lint   format, lint, types, import rules"
+	@echo "make docs   write the pages that are made from the code"
 	@echo "make bench  time one pass of the built-in model"
 
 $(BIN)/python:
@@ -40,6 +41,9 @@ lint: $(TEST_READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(RUN_READY)
+	for page in docs/*_reference.py; do $(BIN)/python $$page || exit 1; done
 
 bench: $(RUN_READY)
 	$(BIN)/python benchmarks/pass.py

@@ -238,10 +238,14 @@ class Device(ABC):
 
 
 class Backend(ABC):
-    """A family of devices: the thing that a plugin registers."""
+    """A family of devices: the thing that a plugin registers.
+
+    name  what --backend takes
+    api   (major, minor) of the plugin API that it was written for, as numbers
+    """
 
     name: str
-    api: tuple[int, int] = API
+    api: tuple[int, int]
 
     @abstractmethod
     def probe(self) -> Probe:

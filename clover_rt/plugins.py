@@ -313,7 +313,7 @@ def malformed(backend: object) -> str:
         return f"its hook returned {backend!r}, not a clover_rt.backend.Backend"
     if not isinstance(getattr(backend, "name", None), str):
         return f"backend {type(backend).__name__} has no name"
-    api: Any = backend.api
+    api: Any = getattr(backend, "api", None)
     match api:
         case (int(), int()):
             return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ TARGET = Path(__file__).with_name("cli.md")
 def page() -> str:
     """Return the whole page as Markdown."""
     parser = build_parser()
-    lines = ["# Command line", "", parser.description or "", "", parser.epilog or ""]
+    codes, *rest = (parser.epilog or "").split("\n\n")
+    lines = ["# Command line", "", parser.description or "", "", "```", codes, "```", "", *rest]
     commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     for name, command in commands.choices.items():
         text = " ".join(COMMANDS[name].DESCRIPTION.split())
@@ -22,6 +24,9 @@ def page() -> str:
         rows = list(entries(command))
         if rows:
             lines += ["", "| argument | meaning |", "| --- | --- |", *rows]
+        examples = getattr(COMMANDS[name], "EXAMPLES", "")
+        if examples:
+            lines += ["", "```sh", textwrap.dedent(examples), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -34,7 +39,12 @@ def entries(parser: argparse.ArgumentParser) -> Iterator[str]:
         if action.option_strings and action.nargs != 0:
             value = action.metavar or "{" + ",".join(action.choices or ()) + "}"
             names += f" {value}"
-        yield f"| `{names}` | {(action.help or '').replace('|', chr(92) + '|')} |"
+        yield f"| `{cell(names)}` | {cell(action.help or '')} |"
+
+
+def cell(text: str) -> str:
+    """Return text that cannot end its cell."""
+    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

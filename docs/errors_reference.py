@@ -40,7 +40,8 @@ GROUPS = {
 class Site:
     """One place in the code that gives a code away.
 
-    kind   the error class, "" where a helper makes it
+    kind    the error class; "" for a problem that is collected with others first
+    helper  the function that makes the error there, "" where the class is called
     what, found, fix  texts, "" where they are not written there
     """
 
@@ -48,54 +49,71 @@ class Site:
     file: str
     line: int
     kind: str
+    helper: str
     what: str
     found: str
     fix: str
 
 
 @dataclass
+class Maker:
+    """A helper that makes an error of a code it is given: its parameters, class and texts."""
+
+    parameters: list[str]
+    kind: str
+    texts: list[str]
+
+    def called(self, given: Iterable[str]) -> list[str]:
+        """Return the texts with the parameters replaced by what it is called with."""
+        values = dict(zip(self.parameters, given, strict=False))
+        return [filled(text, values) for text in self.texts]
+
+
+@dataclass
 class Module:
-    """One module's tree with what is needed to read texts in it."""
+    """One module's tree with what is needed to read texts in it.
+
+    constants, makers  by the name that they have here, imported ones included
+    """
 
     file: str
     tree: ast.Module
     constants: dict[str, str] = field(default_factory=dict)
+    makers: dict[str, Maker] = field(default_factory=dict)
 
     def sites(self) -> Iterator[Site]:
         """Yield every place with a code."""
-        makers = self.makers()
         for scope in ast.walk(self.tree):
             if not isinstance(scope, ast.FunctionDef | ast.Module):
                 continue
             for call in calls_of(scope):
-                yield from self.call_sites(call, scope, makers)
+                yield from self.call_sites(call, scope)
         yield from self.table_sites()
 
-    def makers(self) -> dict[str, tuple[list[str], str, tuple[str, ...]]]:
-        """Return helper -> (its parameters, class, (what, found, fix)) where it is given a code."""
-        found = {}
-        for function in ast.walk(self.tree):
-            if not isinstance(function, ast.FunctionDef):
-                continue
+    def find_makers(self) -> None:
+        """Note the helpers of this module, and those that only pass a code on to one."""
+        functions = [f for f in ast.walk(self.tree) if isinstance(f, ast.FunctionDef)]
+        for function in functions * 2:
             names = [a.arg for a in function.args.args if a.arg != "self"]
             for call in calls_of(function):
-                arguments = bound(call)
-                code = arguments.get("code")
-                if isinstance(code, ast.Name) and code.id in names and name_of(call) in CLASSES:
-                    texts = self.texts(arguments, function)
-                    found[function.name] = (names, name_of(call), texts)
-        return found
+                name, codes = name_of(call), {n.id for n in call.args if isinstance(n, ast.Name)}
+                code = bound(call).get("code")
+                if name in CLASSES and isinstance(code, ast.Name) and code.id in names:
+                    texts = list(self.texts(bound(call), function))
+                    self.makers.setdefault(function.name, Maker(names, name, texts))
+                elif name in self.makers and codes & {"code"} & set(names):
+                    inner = self.makers[name]
+                    texts = inner.called(self.text(a, function) for a in call.args)
+                    self.makers.setdefault(function.name, Maker(names, inner.kind, texts))
 
-    def call_sites(
-        self, call: ast.Call, scope: ast.AST, makers: Mapping[str, Any]
-    ) -> Iterator[Site]:
-        name = name_of(call)
+    def call_sites(self, call: ast.Call, scope: ast.AST) -> Iterator[Site]:
+        """Yield the site of a call that has a code among its arguments."""
+        name, line = name_of(call), call.lineno
         if name in CLASSES or name == "Finding":
-            arguments = bound(call)
-            code = self.code(arguments.get("code"))
+            code = self.code(bound(call).get("code"))
             if code:
                 kind = "BackendUnavailable" if name == "Finding" else name
-                yield Site(code, self.file, call.lineno, kind, *self.texts(arguments, scope))
+                yield Site(code, self.file, line, kind, "", *self.texts(bound(call), scope))
             return
         for place, argument in enumerate(call.args):
             code = self.code(argument)
@@ -103,11 +121,9 @@ class Module:
                 given = [self.text(a, scope) for a in call.args]
                 # a problem of a file's field: noted now, raised with the others
                 kind, told = "", ["a field cannot be used", *given[place + 1 : place + 3], "", ""]
-                if name in makers:
-                    names, kind, about = makers[name]
-                    texts = dict(zip(names, given, strict=False))
-                    told = [filled(text, texts) for text in about]
-                yield Site(code, self.file, call.lineno, kind, *told[:3])
+                if name in self.makers:
+                    kind, told = self.makers[name].kind, self.makers[name].called(given)
+                yield Site(code, self.file, line, kind, name, *told[:3])
 
     def table_sites(self) -> Iterator[Site]:
         """Yield the codes of a module-level table; KINDS and FIXES have the same keys."""
@@ -126,7 +142,7 @@ class Module:
                 code = self.code(value)
                 if code and isinstance(key, ast.Constant):
                     what, fix = f"tensors are {key.value}", fixes.get(key.value, "")
-                    yield Site(code, self.file, value.lineno, "", what, "their names", fix)
+                    yield Site(code, self.file, value.lineno, "", "", what, "their names", fix)
 
     def texts(self, arguments: Mapping[str, Any], scope: ast.AST) -> tuple[str, str, str]:
         """Return (what, found, fix) of an error's arguments."""
@@ -238,19 +254,23 @@ def modules() -> list[Module]:
             file = path.relative_to(ROOT).as_posix()
             if not file.startswith(LEFT_OUT):
                 found.append(Module(file, ast.parse(path.read_text(encoding="utf-8"))))
-    shared: dict[str, dict[str, str]] = {}
+    by_name = {m.file.removesuffix(".py").replace("/", "."): m for m in found}
     for module in found:
-        codes: dict[str, str] = {}
         for node in module.tree.body:
             if isinstance(node, ast.Assign):
-                codes |= named_codes(node)
-        shared[module.file.removesuffix(".py").replace("/", ".")] = codes
-        module.constants = codes
+                module.constants |= named_codes(node)
+    for module in found:
+        module.find_makers()
     for module in found:
         for node in module.tree.body:
-            if isinstance(node, ast.ImportFrom):
-                theirs = shared.get(node.module or "", {})
-                module.constants |= {a.name: theirs[a.name] for a in node.names if a.name in theirs}
+            theirs = by_name.get(getattr(node, "module", None) or "")
+            if isinstance(node, ast.ImportFrom) and theirs is not None:
+                names = {a.name for a in node.names}
+                for mine, other in (
+                    (module.constants, theirs.constants),
+                    (module.makers, theirs.makers),
+                ):
+                    mine |= {name: other[name] for name in names & other.keys()}
     return found
 
 
@@ -304,7 +324,8 @@ def page() -> str:
             if site.code[4] == digit:
                 by_code.setdefault(site.code, []).append(site)
         rows = {code: row(code, group) for code, group in by_code.items()}
-        rows |= {kind.code: default(kind) for kind in CLASSES.values() if kind.code[4] == digit}
+        own = [kind for kind in CLASSES.values() if kind.code[4] == digit]
+        rows |= {kind.code: default(kind) for kind in own if kind.code not in rows}
         lines += [rows[code] for code in sorted(rows)]
     return "\n".join(lines) + "\n"
 
@@ -320,11 +341,8 @@ def row(code: str, group: Iterable[Site]) -> str:
 
 
 def default(kind: type[errors.CloverError]) -> str:
-    """Return the row of a class's own code: for plugins that give none, and for bugs."""
-    if kind is errors.CloverError:
-        found = [site for site in sites() if site.code == kind.code]
-        return row(kind.code, found)
-    doc = " ".join((kind.__doc__ or "").split())
+    """Return the row of a class's own code: for plugins that give none."""
+    doc = (kind.__doc__ or "").split("\n\n")[0]
     found = "raised by a plugin that gives no code of its own"
     return f"| {kind.code} | {cell(doc)} | {found} | as the message says | {kind.exit_code} |"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
 
-from clover_rt.cli import backends, completion, info, ops, run, version
+from clover_rt.cli import backends, completion, doctor, fit, info, new_backend, ops, run, version
 from clover_rt.cli.parser import Parser
 from clover_rt.errors import BadInput, CloverError
 
@@ -16,7 +17,10 @@ COMMANDS = {
     "run": run,
     "info": info,
     "backends": backends,
+    "doctor": doctor,
+    "fit": fit,
     "ops": ops,
+    "new-backend": new_backend,
     "version": version,
     "completion": completion,
 }
@@ -58,6 +62,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are three lines on stderr."""
+    if sys.stderr is None:
+        # closed by the caller: print would take stdout in its place
+        sys.stderr = io.StringIO()
+    if sys.stdout is None:
+        return fail(output_error(OSError(errno.EBADF, os.strerror(errno.EBADF))), None)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a terminal that lacks a character shows a replacement instead of ending the run
         sys.stdout.reconfigure(errors="replace")
@@ -86,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(bug(error), error)
 
 
-def fail(told: CloverError, error: BaseException) -> int:
+def fail(told: CloverError, error: BaseException | None) -> int:
     """Print an error, its trace first where CLOVER_RT_DEBUG=1 asks for it; return the exit code."""
-    if os.environ.get(DEBUG) == "1":
+    if error is not None and os.environ.get(DEBUG) == "1":
         import traceback
 
         traceback.print_exception(error)

@@ -11,7 +11,7 @@ DESCRIPTION = """Count the memory that a checkpoint takes on a device - weights,
 cache, recurrent state, activations - from its headers alone, and the largest context that fits
 here and in 16, 24 and 32 GB."""
 EXAMPLES = """  clover-rt fit
-  clover-rt fit ./Clover-35B-A3B --context 32768"""
+  clover-rt fit path/to/checkpoint --context 32768"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

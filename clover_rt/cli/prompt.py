@@ -42,6 +42,8 @@ def read_prompt(args: argparse.Namespace) -> Prompt:
         prompt, source = read_file(args.prompt_file), f"{args.prompt_file} is empty"
     elif args.prompt is not None and args.prompt != "-":
         prompt, source = args.prompt, "the argument is empty"
+    elif sys.stdin is None:
+        prompt, source = "", "no argument, and stdin is closed"
     elif args.prompt is None and sys.stdin.isatty():
         prompt, source = "", "no argument, and stdin is a terminal"
     else:
@@ -72,9 +74,10 @@ def read_file(name: str) -> str:
 
 
 def read_stdin() -> str:
-    """Return all of stdin."""
+    """Return all of stdin, as UTF-8 whatever the locale is."""
+    raw = getattr(sys.stdin, "buffer", None)
     try:
-        return sys.stdin.read()
+        return str(sys.stdin.read()) if raw is None else str(raw.read().decode())
     except UnicodeDecodeError as error:
         raise not_utf8("stdin", error) from error
 

@@ -208,13 +208,13 @@ CODES = _table(
         "CRT-5301",
         _E,
         "torch was not built for this GPU's architecture",
-        "install a build that has {arch}: {install}",
+        "install a build that has {arch}, such as: {install}",
     ),
     (
         "CRT-5302",
         _W,
         "torch is here, but without support for the GPU that is here",
-        "install a build for it: {install}",
+        "install a build for it, such as: {install}",
     ),
     (
         "CRT-5303",

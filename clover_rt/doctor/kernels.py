@@ -93,16 +93,19 @@ def check_op(device: Device, spec: OpSpec) -> dict[str, Any]:
 
 
 def chosen(spec: OpSpec) -> list[Case]:
-    """Return the first case of each weight format and of each table class."""
+    """Return the largest case of each weight format, table class and number of candidates."""
+    sized = []
+    for case in spec.cases():
+        inputs = case.inputs()
+        formats = ((n, v.format, v.group) for n, v in inputs.items() if isinstance(v, Weight))
+        arrays = (v for v in inputs.values() if isinstance(v, np.ndarray))
+        keys = {("table", case.table), ("formats", *formats), ("top", case.axes.get("top"))}
+        sized.append((sum(v.nbytes for v in arrays), case, keys))
     seen: set[Any] = set()
     out: list[Case] = []
-    for case in spec.cases():
-        formats = (
-            (n, v.format, v.group) for n, v in case.inputs().items() if isinstance(v, Weight)
-        )
-        fresh = {("table", case.table), ("formats", *formats)} - seen
-        if fresh:
-            seen |= fresh
+    for _, case, keys in sorted(sized, key=lambda item: -item[0]):
+        if keys - seen:
+            seen |= keys
             out.append(case)
     return out[:CASES_PER_OP]
 

@@ -58,10 +58,9 @@ def blame(host: Host, icds: dict[str, str], ran: Ran) -> Iterator[Finding]:
         if isinstance(alone, Ran):
             bad.append((path, alone))
     if not bad:
-        only = next(iter(icds), VENDORS)
-        bad = [(only, ran)]
+        bad = [(next(iter(icds), "the OpenCL loader"), ran)]
     for path, end in bad:
-        told = f"{path} ({icds.get(path, 'no such file')}): {end.how}"
+        told = f"{path} ({icds.get(path, 'no driver is registered')}): {end.how}"
         if end.state == TIMED_OUT:
             yield no_answer(f"OpenCL devices, {path}", end, "CRT-5403")
         else:

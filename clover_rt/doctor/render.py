@@ -39,7 +39,7 @@ def _system(report: Report) -> Iterator[str]:
     kernel = f"{s.get('system', '')} {s.get('kernel', '')} {s.get('machine', '')}".strip()
     yield _row("system", s.get("distribution", ""), kernel, f"Python {s.get('python', '')}")
     if s["container"]:
-        yield _row("", f"a container: {s['container']}")
+        yield _row("", f"signs of a container: {s['container']}")
     if s["is_wsl"]:
         yield _row("", "under WSL")
     if s["user_namespace"]:

@@ -116,7 +116,8 @@ def verdict(report: dict[str, Any], code: int) -> str:
     passed = [f"{row['backend']} ({row['device']})" for row in report["tests"] if row["passed"]]
     failed = [f"{row['backend']} ({row['device']})" for row in report["tests"] if not row["passed"]]
     if code == UNUSABLE:
-        return f"Clover does not run here: {', '.join(failed) or 'no backend'} failed"
+        why = f"{', '.join(failed)} failed" if failed else "no requested backend can be used"
+        return f"Clover does not run here: {why}"
     tail = "; see the findings" if code == WARNINGS else ""
     return f"Clover runs here on {', '.join(passed)}{tail}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clover_rt.engine.prefill import TILE, cuts
 from clover_rt.engine.sequence import Sequence
 from clover_rt.engine.store import Store
@@ -58,9 +60,17 @@ def _explain_commit(store: Store, state: Sequence, work: Work, controls: Control
         for first in range(0, len(table), layout.page_deltas):
             piece = table[first : first + layout.page_deltas]
             store.runner.run(Pass(page_deltas=piece), 1)
+        commit = next(p for p in work.parts if p.kind is Kind.COMMIT)
+        first = state.length - len(commit.tokens)
         for start, stop in cuts(0, state.length, rows):
-            part = Part(Kind.COMMIT, tuple(state.ids[start:stop]))
-            found = _replay(store, slot, start, (part,), controls, 1)
+            # the picks may be what failed: the chunk that has an asked row asks for it too
+            asks = tuple(
+                replace(a, row=first + a.row - start)
+                for a in commit.asks
+                if start <= first + a.row < stop
+            )
+            part = Part(Kind.COMMIT, tuple(state.ids[start:stop]), asks)
+            found = _replay(store, slot, start, (part,), controls, work.top)
             if found:
                 return f"{found}, at rows {start} to {stop - 1}"
         rest = tuple(p for p in work.parts if p.kind is not Kind.COMMIT)

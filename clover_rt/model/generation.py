@@ -10,6 +10,9 @@ from clover_rt.model.config import ModelConfig
 from clover_rt.model.fields import MAX_INT, TYPE, Fields
 from clover_rt.spec import Controls
 
+MOST_CANDIDATES = 64
+"""Candidates that a pass returns of a row: what sampling sees."""
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
@@ -20,7 +23,7 @@ class GenerationConfig:
     stop_ids     eos ids, stop_token_ids and the pad id, in this order, each once
     greedy       argmax is the default (do_sample false or absent, or temperature 0)
     temperature  of sampling, where it is asked for; above 0 unless greedy
-    top_k        candidates of sampling; 0: no limit
+    top_k        candidates of sampling, at most 64; 0: all 64, as for a larger number in the file
     top_p        mass of sampling's candidates, in (0, 1]
     """
 
@@ -54,8 +57,9 @@ class GenerationConfig:
             pads = () if config.pad_token_id is None else (config.pad_token_id,)
         do_sample = f.flag("do_sample", False)
         temperature = f.number("temperature", 1.0, low=0.0)
-        # -1 means no limit in files of other engines
+        # -1 means no limit in files of other engines, and past all candidates there is none
         top_k = max(f.integer("top_k", 0, low=-1), 0)
+        top_k = top_k if top_k <= MOST_CANDIDATES else 0
         top_p = f.number("top_p", 1.0, above=0.0, high=1.0)
         f.finish("the checkpoint's generation defaults cannot be used")
         return GenerationConfig(

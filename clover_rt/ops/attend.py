@@ -86,12 +86,12 @@ def reference(
 
 
 def cases() -> Iterator[Case]:
-    for heads, groups, width in ((4, 2, 32), (8, 1, 256)):
+    for heads, groups, width in ((4, 2, 32), (8, 1, 256), (3, 3, 20)):
         tables = list(mixed_tables((1, 7, 32)))
         tables.append(("preview32@0", TableClass.PREVIEW, [(Kind.PREVIEW, 0, 32, 0)]))
         tables.append(("commit65@63", TableClass.COMMIT, [(Kind.COMMIT, 1, 65, 63)]))
         tables.append(("verify8@200", TableClass.VERIFY, [(Kind.VERIFY, 1, 8, 200)]))
-        for sharp in (1.0, 300.0):
+        for sharp in (1.0, 300.0) if width != 20 else (1.0,):
             for name, kinds, segments in tables:
                 total = max(1, sum(n for _, _, n, _ in segments))
                 axes = axes_of(T=total, H=heads, G=groups, K=width, slots=3, slot_pages=4, pages=12)
@@ -120,8 +120,16 @@ def cases() -> Iterator[Case]:
                     build,
                     {"heads": heads},
                     table=kinds,
-                    classes=("K-09",) if name == "empty" else ("K-04", "K-16", "K-17", "K-35"),
+                    classes=_classes(name, sharp, width),
                 )
+
+
+def _classes(name: str, sharp: float, width: int) -> tuple[str, ...]:
+    if name == "empty":
+        return ("K-09",)
+    if width == 20:
+        return ("K-27",)
+    return ("K-16", "K-17") if sharp > 1 else ("K-04", "K-35")
 
 
 def work(sig: Signature, live: Mapping[str, int]) -> Work:

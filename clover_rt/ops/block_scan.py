@@ -131,6 +131,7 @@ def random_scan(
 
 
 def cases() -> Iterator[Case]:
+    yield from _kept_keys()
     for g, h, k, v in ((2, 4, 16, 24), (1, 2, 128, 128)):
         widths = (1, 2, 3, 7, 8, 31, 32) if k < 64 else (1, 32)
         extra = [
@@ -159,6 +160,24 @@ def cases() -> Iterator[Case]:
                     table=kinds,
                     classes=("K-09",) if name == "empty" else ("K-24", "K-25", "K-26"),
                 )
+
+
+def _kept_keys() -> Iterator[Case]:
+    """Equal keys that are written at nearly full strength and hardly decay.
+
+    A chunked form that inverts by powers of its matrix blows up here.
+    """
+    for n in (32, 64):
+        axes = axes_of(T=n, G=2, H=4, K=16, V=24, slots=3, Q=32)
+
+        def build(rng: np.random.Generator, axes: Mapping[str, int] = axes, n: int = n) -> Any:
+            operands = random_scan(rng, n, axes, equal_keys=True)
+            operands["beta"][:] = 1 - rng.uniform(1e-4, 1e-2, operands["beta"].shape)
+            operands["g"][:] = -rng.uniform(1e-5, 1e-3, operands["g"].shape)
+            return {"params": table([(Kind.COMMIT, 1, n, 5)]), **operands}
+
+        name = f"block_scan/equal-keys-kept/commit{n}"
+        yield Case(name, "block_scan", axes, build, classes=("K-25",))
 
 
 def work(sig: Signature, live: Mapping[str, int]) -> Work:

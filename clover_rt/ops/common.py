@@ -97,6 +97,11 @@ def random_weight(
     """Return random normals scaled by fan-in, in a format: f32, f16, bf16, q8, q4-32/64/128."""
     values = rng.standard_normal(shape).astype(np.float32)
     values *= shape[-1] ** -0.5 if scale is None else scale
+    return encode(values, fmt, zero_point)
+
+
+def encode(values: Array, fmt: str, zero_point: bool = False) -> Weight:
+    """Return float32 numbers as a weight in a format named as for `random_weight`."""
     kind, _, group = fmt.partition("-")
     if kind == "q8":
         return encode_q8(values)
@@ -107,7 +112,7 @@ def random_weight(
         "f16": np.float16,
         "bf16": ml_dtypes.bfloat16,
     }
-    return Weight(Format(kind), shape, values.astype(types[kind]))
+    return Weight(Format(kind), values.shape, values.astype(types[kind]))
 
 
 def vector(values: Array) -> Weight:

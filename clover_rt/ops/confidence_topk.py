@@ -148,14 +148,21 @@ def cases() -> Iterator[Case]:
         for fmt in ("f32", "bf16", "q8", "q4-32"):
             for top in (1, 8, 64):
                 yield _case(name, segments, wanted, fmt, top)
+    yield _case("last-row", *tables[2][1:], "bf16", 8, vocab=66_000)
     for special in ("ties", "nan-row", "inf-row", "nan-unwanted"):
         yield _case("preview8", [(Kind.PREVIEW, 1, 8, 5)], block[:8], "f32", 4, special)
 
 
 def _case(
-    name: str, segments: list[Any], wanted: list[Wanted], fmt: str, top: int, special: str = ""
+    name: str,
+    segments: list[Any],
+    wanted: list[Wanted],
+    fmt: str,
+    top: int,
+    special: str = "",
+    vocab: int = 77,
 ) -> Case:
-    total, vocab = sum(n for _, _, n, _ in segments), 77
+    total = sum(n for _, _, n, _ in segments)
     capacity = max(total, 1)
 
     def build(rng: np.random.Generator) -> Any:
@@ -178,7 +185,9 @@ def _case(
             "suppressed": np.stack([pack_mask(rng.random(vocab) < 0.1) for _ in range(3)]),
         }
 
-    classes = {"ties": ("K-12",), "": ("K-04", "K-33")}.get(special, ("K-13", "K-19"))
+    classes = {"ties": ("K-12",), "": ("K-04",)}.get(special, ("K-13", "K-19"))
+    if vocab > 77:
+        classes, special = ("K-22",), f"vocab={vocab}"
     return Case(
         f"confidence_topk/{fmt}/top={top}/{name}" + (f"/{special}" if special else ""),
         "confidence_topk",

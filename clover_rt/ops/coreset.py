@@ -96,7 +96,7 @@ def is_fair(params: StepParams, logits: Array, top_k: int, top_p: float, bound: 
 
 def cases() -> Iterator[Case]:
     layout = StepLayout(segments=8)
-    for experts, top_k in ((16, 4), (256, 8)):
+    for experts, top_k in ((16, 4), (256, 8), (512, 8)):
         for name, kinds, segments in mixed_tables((1, 8, 32)):
             for top_p in (0.5, 0.8, 1.0):
                 total = max(1, sum(n for _, _, n, _ in segments))
@@ -123,10 +123,16 @@ def cases() -> Iterator[Case]:
                     build,
                     {"top_k": top_k, "top_p": top_p},
                     table=kinds,
-                    classes=("K-09",) if name == "empty" else ("K-04", "K-33"),
+                    classes=_classes(name, experts),
                     layout=layout,
                 )
     yield _ties(layout)
+
+
+def _classes(name: str, experts: int) -> tuple[str, ...]:
+    if name == "empty":
+        return ("K-09",)
+    return ("K-23",) if experts > 256 else ("K-04",)
 
 
 def _ties(layout: StepLayout) -> Case:

@@ -22,6 +22,7 @@ from clover_rt.ops.common import (
     Array,
     axes_of,
     edge,
+    encode,
     f64,
     given,
     left_alone,
@@ -84,6 +85,8 @@ def cases() -> Iterator[Case]:
                 yield _case(fmt, rows, kind)
         for rows in (0, 1, 33):
             yield _shared(fmt, rows)
+    yield _many()
+    yield _large()
 
 
 def _weights(rng: np.random.Generator, experts: int, f: int, d: int, fmt: str) -> Any:
@@ -112,7 +115,7 @@ def _case(fmt: str, rows: int, kind: str) -> Case:
         index = {"order": order, "offsets": groups["offsets"]}
         return {"params": params, "x": x, **index, **_weights(rng, experts, f, d, fmt)}
 
-    classes = ("K-09",) if rows == 0 else ("K-04", "K-06", "K-08", "K-22")
+    classes = ("K-09",) if rows == 0 else ("K-04", "K-06", "K-08")
     return Case(
         f"expert_gemm/{fmt}/T={rows}/{kind}",
         "expert_gemm",
@@ -138,6 +141,38 @@ def _shared(fmt: str, rows: int) -> Case:
         {"top_k": 1},
         classes=("K-09",) if rows == 0 else ("K-03", "K-04"),
     )
+
+
+def _many() -> Case:
+    """As many experts as the release has, and more pairs than rows."""
+    experts, top_k, rows = 256, 8, 33
+
+    def build(rng: np.random.Generator) -> Any:
+        params = plain_table(rows)
+        ids = np.stack([rng.permutation(experts)[:top_k] for _ in range(rows)]).astype(np.int32)
+        groups = group(params=params, ids=ids, experts=experts)
+        x = random_rows(rng, rows, 32)
+        return {"params": params, "x": x, **groups, **_weights(rng, experts, 32, 32, "q4-32")}
+
+    axes = axes_of(T=rows, E=experts, R=top_k, D=32, F=32)
+    attrs = {"top_k": top_k}
+    return Case("expert_gemm/256-experts", "expert_gemm", axes, build, attrs, classes=("K-22",))
+
+
+def _large() -> Case:
+    """Hidden values near 400 and outputs near 7e4: above the largest float16."""
+
+    def build(rng: np.random.Generator) -> Any:
+        x = np.abs(random_rows(rng, 3, 128)) + 1
+        weights = _weights(rng, 1, 192, 128, "bf16")
+        for name in ("gate", "up", "down"):
+            values = np.abs(weights[name].values(np.float32)) * 1.6
+            weights[name] = encode(values, "bf16")
+        return {"params": plain_table(3), "x": x, **weights}
+
+    axes = axes_of(T=3, E=1, R=1, D=128, F=192)
+    attrs = {"top_k": 1}
+    return Case("expert_gemm/sums-near-7e4", "expert_gemm", axes, build, attrs, classes=("K-18",))
 
 
 def work(sig: Signature, live: Mapping[str, int]) -> Work:

@@ -45,32 +45,37 @@ def reference(
     return {"y": y.reshape(n, x.shape[1])}
 
 
+SIZES = ((1, 64), (1, 2048), (4, 32), (3, 24))
+AROUND_LANES = ((1, 1), (2, 31), (1, 33), (1, 63), (2, 65))
+
+
 def cases() -> Iterator[Case]:
-    for g, k in ((1, 64), (1, 2048), (4, 32), (3, 24)):
-        for rows in (0, 1, 31, 65):
-            for offset in (0.0, 1.0):
-                axes = axes_of(T=max(rows, 1), G=g, K=k)
+    sizes = [(g, k, rows) for g, k in SIZES for rows in (0, 1, 31, 65)]
+    lanes = [(g, k, 3) for g, k in AROUND_LANES]
+    for g, k, rows in (*sizes, *lanes):
+        for offset in (0.0, 1.0):
+            axes = axes_of(T=max(rows, 1), G=g, K=k)
 
-                def build(
-                    rng: np.random.Generator, rows: int = rows, g: int = g, k: int = k
-                ) -> Any:
-                    x = random_rows(rng, max(rows, 1), g * k) * 3
-                    if rows > 8:
-                        x[1] = 0
-                        x[2] *= 1e-38
-                        x[3] *= 1e6
-                    w = random_weight(rng, (k,), "f32", 0.1)
-                    return {"params": plain_table(rows), "x": x, "w": w}
+            def build(rng: np.random.Generator, rows: int = rows, g: int = g, k: int = k) -> Any:
+                x = random_rows(rng, max(rows, 1), g * k) * 3
+                if rows > 8:
+                    x[1] = 0
+                    x[2] *= 1e-38
+                    x[3] *= 1e6
+                w = random_weight(rng, (k,), "f32", 0.1)
+                return {"params": plain_table(rows), "x": x, "w": w}
 
-                classes = ("K-09",) if rows == 0 else ("K-03", "K-04", "K-20")
-                yield Case(
-                    f"rms_norm/G={g},K={k}/T={rows}/offset={offset:g}",
-                    "rms_norm",
-                    axes,
-                    build,
-                    {"eps": 1e-6, "offset": offset},
-                    classes=classes,
-                )
+            classes: tuple[str, ...] = ("K-03", "K-04", "K-20")
+            if (g, k) in AROUND_LANES:
+                classes = ("K-03", "K-29")
+            yield Case(
+                f"rms_norm/G={g},K={k}/T={rows}/offset={offset:g}",
+                "rms_norm",
+                axes,
+                build,
+                {"eps": 1e-6, "offset": offset},
+                classes=classes if rows else ("K-09",),
+            )
 
 
 def work(sig: Signature, live: Mapping[str, int]) -> Work:

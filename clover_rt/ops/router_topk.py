@@ -73,7 +73,7 @@ def reference(
 
 def cases() -> Iterator[Case]:
     layout = StepLayout(segments=8)
-    for experts, top_k in ((16, 4), (256, 8), (5, 8), (8, 1)):
+    for experts, top_k in ((16, 4), (256, 8), (5, 8), (8, 1), (33, 4), (512, 8), (1024, 8)):
         for name, kinds, segments in mixed_tables((1, 33)):
             total = max(1, sum(n for _, _, n, _ in segments))
             axes = axes_of(T=total, E=experts, R=top_k, segments=8)
@@ -101,15 +101,22 @@ def cases() -> Iterator[Case]:
                 build,
                 {"top_k": top_k},
                 table=kinds,
-                classes=("K-09",) if name == "empty" else ("K-14", "K-22", "K-23"),
+                classes=("K-09",) if name == "empty" else _classes(experts),
                 layout=layout,
             )
     yield from _special(layout)
 
 
+def _classes(experts: int) -> tuple[str, ...]:
+    if experts > 256:
+        return ("K-23",)
+    return ("K-29",) if experts == 33 else ("K-14",)
+
+
 def _special(layout: StepLayout) -> Iterator[Case]:
     rows: dict[str, tuple[str, Any]] = {
         "ties": ("K-12", lambda e: np.zeros(e)),
+        "colliding": ("K-12", lambda e: 1 + np.arange(e) * 2.0**-12),
         "huge": ("K-17", lambda e: np.linspace(-1e4, 1e4, e)),
         "very-negative": ("K-16", lambda e: -2.5e5 + np.arange(e)),
         "one-nan": ("K-13", lambda e: np.where(np.arange(e) == 3, np.nan, np.arange(e))),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SUPPORTS, PREPARE, BIND = "CRT-3401", "CRT-3402", "CRT-3403"
 STEP, MEMORY, CAPTURE = "CRT-3404", "CRT-3405", "CRT-3406"
-ANSWER = "CRT-3407"
+ANSWER, NAMES, DESCRIBE = "CRT-3407", "CRT-3408", "CRT-3409"
 
 
 @contextmanager
@@ -54,11 +54,6 @@ def failed(device: Device, code: str, doing: str, error: BaseException) -> Plugi
 def source(device: Device) -> str:
     """Return a device's name and the plugin that it came from."""
     return f"{device.name} ({device.origin})" if device.origin else device.name
-
-
-def wrong_answer(device: Device, what: str, evidence: str, fix: str) -> PluginFailed:
-    """Return the error for an answer that the contract forbids."""
-    return PluginFailed(f"{source(device)} {what}", evidence, fix, ANSWER)
 
 
 def raise_step(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from clover_rt.backend import Device, Kernel
-from clover_rt.errors import Unsupported
+from clover_rt.errors import PluginFailed, Unsupported
 from clover_rt.graph import Graph, Value, ValueKind, flatten, outputs
 from clover_rt.ops import OPS
-from clover_rt.plan.border import ANSWER, SUPPORTS, border, wrong_answer
+from clover_rt.plan.border import ANSWER, DESCRIBE, NAMES, SUPPORTS, border, source
 from clover_rt.plan.reference import ReferenceKernel
 from clover_rt.spec import DType, Node, Numerics, Precision, Role, Signature, StepLayout, TableClass
 
@@ -52,7 +52,7 @@ class Signatures:
         self.precision = precision
         self.layout = layout
         self.context = context
-        with border(device, ANSWER, "name its element types"):
+        with border(device, DESCRIBE, "name its element types"):
             edge, kv = device.dtypes(precision)
         self._types = {DType.EDGE: edge, DType.KV: kv}
 
@@ -215,7 +215,7 @@ class Placement:
     ) -> None:
         node, table = variant
         sig = self.signatures[place].of(node, table, self._sizes[0], self.values)
-        with border(self.devices[place], ANSWER, f"say how it computes {node.op}"):
+        with border(self.devices[place], DESCRIBE, f"say how it computes {node.op}"):
             numerics, row_invariant = kernel.numerics(sig), kernel.row_invariant(sig)
         self.choices[node.name] = Choice(
             node.name,
@@ -319,25 +319,25 @@ def _asked(device: Device, kernel: Kernel, sig: Signature) -> str:
     with border(device, SUPPORTS, f"say whether it supports {sig.op}"):
         answer = kernel.supports(sig)
     if not isinstance(answer, str):
-        raise wrong_answer(
-            device,
-            f"was asked whether it supports {sig.op}",
-            f"it answered {answer!r}, not a string",
-            'let `supports` return "" for yes, or a sentence that says why not',
+        raise PluginFailed(
+            what=f"{source(device)} was asked whether it supports {sig.op}",
+            evidence=f"it answered {answer!r}, not a string",
+            fix='let `supports` return "" for yes, or a sentence that says why not',
+            code=ANSWER,
         )
     return answer
 
 
 def _check_names(device: Device) -> None:
-    """Raise PluginFailed (CRT-3407) for a kernel of an op that there is not: it would never run."""
+    """Raise PluginFailed (CRT-3408) for a kernel of an op that there is not: it would never run."""
     strange = [name for name in device.kernels if name not in OPS]
     if strange:
         near = difflib.get_close_matches(strange[0], OPS, n=1)
-        raise wrong_answer(
-            device,
-            f"has a kernel for {strange[0]!r}",
-            "there is no such operation",
-            f"{f'did you mean {near[0]!r}? ' if near else ''}`clover-rt ops` lists the operations",
+        raise PluginFailed(
+            what=f"{source(device)} has a kernel for {strange[0]!r}",
+            evidence="there is no such operation",
+            fix=f"{f'did you mean {near[0]!r}? ' if near else ''}`clover-rt ops` lists all",
+            code=NAMES,
         )
 
 

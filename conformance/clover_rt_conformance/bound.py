@@ -39,14 +39,11 @@ from clover_rt.spec import (
 Array = npt.NDArray[Any]
 GUARD = 256
 # as float32 and as bfloat16 pairs a quiet NaN with a payload; as an integer far outside any range
-FILL = np.array([0x7FC07FC1], "<u4").view(np.uint8)
+FILL = 0x7FC07FC1
 # guard bands and scratch hold NaN in one call and small numbers in the next, so that reading them
 # either spoils the answer or changes it
-SURROUNDINGS = (FILL, np.full(4, 0xA5, np.uint8))
-USAGES = {
-    Role.STATE: Usage.STATE,
-    Role.PARAMS: Usage.PARAMS,
-}
+SURROUNDINGS = (FILL, 0xA5A5A5A5)
+USAGES = {Role.STATE: Usage.STATE, Role.PARAMS: Usage.PARAMS}
 COARSEST = (Numerics.F32, Numerics.BF16, Numerics.INT8_G32)
 
 
@@ -142,7 +139,7 @@ def empty(
     dtype = numpy_type(operand, dtypes)
     shape = spec.shape(operand.name, axes)
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return np.resize(FILL, count).view(dtype).reshape(shape)
+    return pattern(FILL, count).view(dtype).reshape(shape)
 
 
 class Bound:
@@ -190,9 +187,8 @@ class Bound:
         surroundings  0 or 1: what guard bands, scratch and intermediate values hold before
         """
         before = self.before if before is None else before
-        pattern = SURROUNDINGS[surroundings]
         for name, buffer in self.buffers.items():
-            image = np.resize(pattern, buffer.nbytes)
+            image = pattern(SURROUNDINGS[surroundings], buffer.nbytes)
             if name in before:
                 raw = np.ascontiguousarray(before[name]).reshape(-1).view(np.uint8)
                 image[self.lead : self.lead + raw.size] = raw
@@ -211,7 +207,7 @@ class Bound:
         """Return the operands whose guard bands the last call wrote."""
         out = []
         for name, buffer in self.buffers.items():
-            image = np.resize(SURROUNDINGS[self._surroundings], buffer.nbytes)
+            image = pattern(SURROUNDINGS[self._surroundings], buffer.nbytes)
             for offset, where in ((0, "in front of"), (buffer.nbytes - self.guard, "behind")):
                 if offset == 0 and not self.lead:
                     continue
@@ -285,6 +281,11 @@ def filled(
     return out
 
 
+def pattern(word: int, nbytes: int) -> Array:
+    """Return bytes that repeat a 32-bit word."""
+    return np.full(-(-nbytes // 4), word, "<u4").view(np.uint8)[:nbytes]
+
+
 def note(operand: str, text: str) -> Mismatch:
     """Return a mismatch that no number describes."""
     return Mismatch(operand, (), np.nan, np.nan, 0.0, text)
@@ -301,9 +302,7 @@ def _refusal(device: Device, sig: Signature) -> str:
     return kernel.supports(sig)
 
 
-def _declined(
-    device: Device, case: Case, precision: Precision, reasons: Sequence[str]
-) -> Declined:
+def _declined(device: Device, case: Case, precision: Precision, reasons: Sequence[str]) -> Declined:
     return Declined(
         what=f"{device.name} was to run {case.id} in {precision.value}",
         evidence="; ".join(reasons),

@@ -93,5 +93,5 @@ def try_case(
 
 
 def _differences(first: Mapping[str, Array], again: Mapping[str, Array], n: int) -> list[Mismatch]:
-    text = f"call {n} on the same inputs gives other bits than call 1"
+    text = f"call {n} on the same inputs gives other bits than the first"
     return [note(name, text) for name in first if not same_bits(first[name], again[name])]

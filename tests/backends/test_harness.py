@@ -111,7 +111,7 @@ def differs_between_calls(arrays: Mapping[str, np.ndarray], rows: int, call: int
         (writes_behind, "behind it"),
         (writes_an_input, "an input was written"),
         (writes_the_table, "an input was written"),
-        (differs_between_calls, "a second call"),
+        (differs_between_calls, "call 2 on the same inputs"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -218,7 +218,7 @@ def two_copies(folder: Path) -> tuple[str, dict[str, str]]:
     checkpoints.write(folder, shards=2)
     index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     values = checkpoints.tensors()
-    part = {name: values[name] for name, shard in index.items() if "00002" in shard}
+    part = {name: values[name] for name, shard in index.items() if "model-00002" in shard}
     part["model.norm.weight"] = np.zeros_like(values["model.norm.weight"])
     (folder / "model-00002-of-00002.safetensors").write_bytes(checkpoints.encode(part))
     return "model.norm.weight", index
@@ -272,6 +272,7 @@ def test_a_file_of_64_mib_is_no_configuration(tmp_path):
         ({"a": 3}, "weight_map['a'] = 3 is not the name of a file"),
         ({"a": "../x.safetensors"}, "weight_map['a'] = '../x.safetensors'"),
         ({"a": ".."}, "weight_map['a'] = '..'"),
+        ({"a": "é" * 128}, "is not the name of a file"),
         ({"a": "x\0y"}, "weight_map['a'] = 'x\\x00y'"),
     ],
 )

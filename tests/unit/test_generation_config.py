@@ -100,6 +100,9 @@ def test_sampling_is_the_default_only_where_the_file_asks_for_it(data, greedy):
 def test_minus_one_candidates_mean_no_limit():
     assert parse({"top_k": -1}).top_k == 0
     assert parse({"top_k": 20}).top_k == 20
+    # there are 64 candidates: a larger limit is none
+    assert parse({"top_k": 64}).top_k == 64
+    assert parse({"top_k": 319}).top_k == 0
 
 
 def test_windows_of_zero_or_less_are_allowed():

@@ -7,13 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clover_train.config import Config
+from clover_train.fast import product, rms
 from clover_train.layout import Batch
 from clover_train.quant import Linear
 
 
 def norm0(x: Tensor, w: Tensor, eps: float) -> Tensor:
     """RMS norm with the weight stored around zero."""
-    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * (1 + w)
+    return rms(x, 1 + w, eps)
 
 
 class Attention(nn.Module):
@@ -41,20 +42,22 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         c = self.c
         d, heads, kv = c.head_dim, c.num_attention_heads, c.num_key_value_heads
-        q, gate = self.q(x).view(-1, heads, 2 * d).split(d, -1)
-        k, v = self.k(x).view(-1, kv, d), self.v(x).view(-1, kv, d)
-        angle = batch.positions[:, None] * self.frequencies
-        q = self._rope(norm0(q, self.q_norm, c.rms_norm_eps), angle)
-        k = self._rope(norm0(k, self.k_norm, c.rms_norm_eps), angle)
-        r = heads // kv
-        both = torch.cat([q, k.repeat_interleave(r, 1), v.repeat_interleave(r, 1)], 1)
-        both = torch.cat([both, both.new_zeros(1, 3 * heads, d)])
+        every = product(x, torch.cat([self.q.value(), self.k.value(), self.v.value()]))
+        every = every.view(-1, 2 * heads + 2 * kv, d)
+        q, gate = every[:, : 2 * heads].unflatten(1, (heads, 2)).unbind(2)
+        k, v = every[:, 2 * heads : 2 * heads + kv], every[:, 2 * heads + kv :]
+        q = norm0(q, self.q_norm, c.rms_norm_eps)
+        k = norm0(k, self.k_norm, c.rms_norm_eps)
+        turned = self._rope(torch.cat([q, k], 1), batch.positions[:, None] * self.frequencies)
+        both = torch.cat([turned, v], 1)
+        both = F.pad(both, (0, 0, 0, 0, 0, 1))
         outs = []
         for group in batch.groups:
             n, L = group.rows.shape
-            rows = both.index_select(0, group.rows.reshape(-1)).view(n, L, 3, heads, d)
-            gq, gk, gv = (rows[:, :, i].transpose(1, 2) for i in range(3))
-            o = F.scaled_dot_product_attention(gq, gk, gv, attn_mask=group.mask)
+            rows = both.index_select(0, group.rows.reshape(-1)).view(n, L, -1, d).transpose(1, 2)
+            gq, gk, gv = rows.split((heads, kv, kv), 1)
+            gk, gv = (t.repeat_interleave(heads // kv, 1) for t in (gk, gv))
+            o = F.scaled_dot_product_attention(gq, gk, gv, attn_mask=group.mask.to(gq.dtype))
             outs.append(o.transpose(1, 2).reshape(n * L, heads * d))
         o = torch.cat(outs).index_select(0, batch.inverse)
         return self.o(o * gate.reshape(-1, heads * d).sigmoid())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+_G, _A = "linear_attention", "full_attention"
+
 
 @dataclass(frozen=True)
 class Config:
@@ -12,7 +14,7 @@ class Config:
 
     vocab_size: int = 1024
     hidden_size: int = 128
-    layer_types: tuple[str, ...] = ("linear_attention", "full_attention") * 3
+    layer_types: tuple[str, ...] = (_G, _A, _G, _A, _A)
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     head_dim: int = 32
@@ -20,7 +22,7 @@ class Config:
     linear_num_value_heads: int = 4
     linear_key_head_dim: int = 32
     linear_value_head_dim: int = 32
-    num_experts: int = 12
+    num_experts: int = 16
     num_experts_per_tok: int = 2
     moe_intermediate_size: int = 64
     shared_expert_intermediate_size: int = 64

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clover_train.config import Config
+from clover_train.fast import convolve, product, rms
 from clover_train.layout import CHUNK, Batch
 from clover_train.quant import Linear
 
@@ -50,8 +51,9 @@ class Gdn(nn.Module):
             c.linear_value_head_dim,
         )
         at = batch.clean * CHUNK
-        u = self.qkv(x).view(-1, CHUNK, c.conv_dim)
-        z = self.z(x)
+        both = product(x, torch.cat([self.qkv.value(), self.z.value()]))
+        u = both[:, : c.conv_dim].reshape(-1, CHUNK, c.conv_dim)
+        z = both[:, c.conv_dim :]
         g = -self.A_log.exp() * F.softplus(x @ self.a.t() + self.dt_bias)
         beta = (x[:at] @ self.b.t()).sigmoid()
         y = F.silu(self._convolve(u, batch))
@@ -71,7 +73,7 @@ class Gdn(nn.Module):
             state = before.index_select(0, batch.parent)
             outs.append(self._preview(q[n:], k[n:], v[n:], g[n:], state, batch))
         o = torch.cat(outs).transpose(1, 2).reshape(-1, Hv, dv)
-        o = o * (o.square().mean(-1, keepdim=True) + c.rms_norm_eps).rsqrt() * self.norm
+        o = rms(o, self.norm, c.rms_norm_eps)
         o = o.reshape(-1, Hv * dv) * F.silu(z)
         return self.out(o)
 
@@ -81,12 +83,11 @@ class Gdn(nn.Module):
         tails = tails.masked_fill(batch.is_first[:, None, None], 0)
         left = torch.cat([tails, tails.index_select(0, batch.parent)]) if batch.noisy else tails
         ext = torch.cat([left, u], 1)
-        y = F.conv1d(ext.transpose(1, 2), self.conv[:, None], groups=C).transpose(1, 2)
+        y = convolve(ext, self.conv)
         if not batch.noisy:
             return y
         right = F.pad(u[n:, 1:], (0, 0, 0, 3))
-        ahead = F.conv1d(right.transpose(1, 2), self.conv_right[:, None], groups=C)
-        return torch.cat([y[:n], y[n:] + ahead.transpose(1, 2)])
+        return torch.cat([y[:n], y[n:] + convolve(right, self.conv_right)])
 
     def _scan(
         self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, batch: Batch

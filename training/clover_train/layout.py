@@ -112,18 +112,23 @@ def lay_out(example: Tokens, rng: Random, mask_id: int, fill_id: int, copies: in
     )
 
 
-def collate(pieces: list[Piece], groups: int = 4) -> Batch:
+def collate(pieces: list[Piece], groups: int = 3) -> Batch:
     """Join laid-out examples into one batch; attention runs in `groups` of similar length."""
     pieces = sorted(pieces, key=lambda p: len(p.clean_ids) + CHUNK * len(p.noisy))
     clean = sum(len(p.clean_ids) for p in pieces) // CHUNK
     noisy = sum(len(p.noisy) for p in pieces)
+    # a few sizes only: products of a new shape are slow the first time
+    spare = -(clean + noisy) % 4
+    used, clean = clean, clean + spare
     N = (clean + noisy) * CHUNK
     ids: list[int] = []
     positions: list[int] = []
     noisy_ids: list[int] = []
     noisy_positions: list[int] = []
     valid = torch.ones(N, dtype=torch.bool)
+    valid[used * CHUNK : clean * CHUNK] = False
     is_first = torch.zeros(clean, dtype=torch.bool)
+    is_first[used:] = True
     longest = max(p.prompt_chunks + p.blocks for p in pieces)
     scan = torch.full((len(pieces), longest), clean)
     parent, width = [], []
@@ -173,8 +178,8 @@ def collate(pieces: list[Piece], groups: int = 4) -> Batch:
     return Batch(
         clean,
         noisy,
-        torch.tensor(ids + noisy_ids),
-        torch.tensor(positions + noisy_positions),
+        torch.tensor(ids + [0] * (spare * CHUNK) + noisy_ids),
+        torch.tensor(positions + [0] * (spare * CHUNK) + noisy_positions),
         valid,
         scan,
         scan_inverse,

@@ -49,4 +49,5 @@ class Model(nn.Module):
         return h, balance
 
     def logits(self, h: Tensor) -> Tensor:
-        return self.head(norm0(h, self.norm, self.c.rms_norm_eps))
+        # float32: the count of scored rows is another each time
+        return norm0(h, self.norm, self.c.rms_norm_eps) @ self.head.value().t()

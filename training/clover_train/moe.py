@@ -7,37 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clover_train.config import Config
+from clover_train.fast import grouped
 from clover_train.layout import CHUNK, Batch
 from clover_train.quant import Linear, Stack
-
-
-class Grouped(torch.autograd.Function):
-    """y[i] = x[i] W[e]ᵀ for rows sorted by expert; sizes[e] rows each."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
-        ctx.save_for_backward(x, w)
-        ctx.sizes = sizes
-        y = x.new_empty(len(x), w.shape[1])
-        lo = 0
-        for e, n in enumerate(sizes):
-            if n:
-                torch.mm(x[lo : lo + n], w[e].t(), out=y[lo : lo + n])
-            lo += n
-        return y
-
-    @staticmethod
-    def backward(ctx, gy: Tensor):
-        x, w = ctx.saved_tensors
-        gx, gw = torch.empty_like(x), torch.zeros_like(w)
-        gy = gy.contiguous()
-        lo = 0
-        for e, n in enumerate(ctx.sizes):
-            if n:
-                torch.mm(gy[lo : lo + n], w[e], out=gx[lo : lo + n])
-                torch.mm(gy[lo : lo + n].t(), x[lo : lo + n], out=gw[e])
-            lo += n
-        return gx, gw, None
 
 
 def route(p: Tensor, batch: Batch, k: int, top_p: float) -> tuple[Tensor, Tensor]:
@@ -96,8 +68,8 @@ class Moe(nn.Module):
         order = order[: sum(sizes)]
         rows = order // self.k
         xs = x.index_select(0, rows)
-        h = F.silu(Grouped.apply(xs, self.gate(), sizes)) * Grouped.apply(xs, self.up(), sizes)
-        y = Grouped.apply(h, self.down(), sizes) * weight.reshape(-1)[order][:, None]
+        h = F.silu(grouped(xs, self.gate(), sizes)) * grouped(xs, self.up(), sizes)
+        y = grouped(h, self.down(), sizes) * weight.reshape(-1)[order][:, None]
         out = torch.zeros_like(x).index_add(0, rows, y)
         s = F.silu(self.shared_gate(x)) * self.shared_up(x)
         out = out + (x @ self.shared_weight.t()).sigmoid() * self.shared_down(s)

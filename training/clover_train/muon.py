@@ -6,18 +6,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from clover_train.fast import Products
+
 
 def orthogonalise(m: Tensor) -> Tensor:
     """Newton-Schulz, five steps, on the last two axes."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = m / (m.square().sum((-2, -1), keepdim=True).sqrt() + 1e-7)
+    if Products.in_bf16:
+        x = x.bfloat16()
     turned = x.shape[-2] > x.shape[-1]
     if turned:
         x = x.transpose(-1, -2)
     for _ in range(5):
         s = x @ x.transpose(-1, -2)
         x = a * x + (b * s + c * (s @ s)) @ x
-    return x.transpose(-1, -2) if turned else x
+    return (x.transpose(-1, -2) if turned else x).to(m.dtype)
 
 
 class Muon(torch.optim.Optimizer):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from clover_train.fast import product
+
 GROUP = 32
 
 
@@ -37,8 +39,12 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(rows, columns) * gain * columns**-0.5)
 
+    def value(self) -> Tensor:
+        """Return W as it takes part in products."""
+        return _straight_through(self.weight)
+
     def forward(self, x: Tensor) -> Tensor:
-        return x @ _straight_through(self.weight).t()
+        return product(x, self.value())
 
 
 class Stack(nn.Module):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from clover_train import checkpoint, vocabulary
 from clover_train.config import Config
+from clover_train.fast import Products
 from clover_train.feed import held_out_batches, training_batch
 from clover_train.layout import CHUNK, Batch
 from clover_train.mixture import KINDS
@@ -97,6 +98,8 @@ def average(params: list[Tensor], world: int) -> None:
 def work(rank: int, world: int, a: argparse.Namespace) -> None:
     """One process of the training."""
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    Products.in_bf16 = True
     folder = Path(a.state) / a.run
     if world > 1:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(a.port)}
@@ -152,7 +155,7 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
         totals += torch.tensor([causal.item(), masked.item(), balance.item(), 1.0])
         rows += n * world
         last = step + 1 == a.steps
-        if rank == 0 and (last or (step + 1) % 20 == 0):
+        if rank == 0 and (last or (step + 1) % 25 == 0):
             mean = (totals[:3] / totals[3]).tolist()
             seconds = spent + time.time() - began
             entry = {
@@ -201,14 +204,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", required=True, help="name of the run: its log and its state")
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--rows", type=int, default=4096, help="rows a process and step")
+    parser.add_argument("--rows", type=int, default=2048, help="rows a process and step")
     parser.add_argument("--copies", type=int, default=2, help="noisy copies of each block")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--flat", type=int, default=800, help="steps at full rate")
+    parser.add_argument("--flat", type=int, default=1000, help="steps at full rate")
     parser.add_argument("--peak", type=float, default=1.0, help="factor on both learning rates")
     parser.add_argument("--rounding", type=float, default=0.1, help="last share with q4 rounding")
     parser.add_argument("--check", type=int, default=16, help="held-out samples a kind")
-    parser.add_argument("--every", type=int, default=250, help="steps between checks")
+    parser.add_argument("--every", type=int, default=400, help="steps between checks")
     parser.add_argument("--init", default="", help="resume.pt of a run to go on from")
     parser.add_argument("--state", default="/tmp/clover-train", help="folder of resume states")
     parser.add_argument("--processes", type=int, default=2)

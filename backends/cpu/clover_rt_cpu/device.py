@@ -101,6 +101,7 @@ class CpuBackend(Backend):
     """The backend that is always there."""
 
     name = "cpu"
+    api = (1, 0)
 
     def probe(self) -> Probe:
         notes = {"processors": str(os.cpu_count() or 1), "numpy": np.__version__}

@@ -330,6 +330,12 @@ class Code:
     def both(self, a: Value, b: Value) -> Value:
         return Value(self, self.ir.and_(a.raw, b.raw))
 
+    def call(self, function: Value, operands: Sequence[Value], result: bool = False) -> None:
+        """Call a function by its address; its result, an int, is dropped."""
+        kind = ir.FunctionType(I32 if result else ir.VoidType(), [I64] * len(operands))
+        pointer = self.ir.inttoptr(function.raw, kind.as_pointer())
+        self.ir.call(pointer, [o.raw for o in operands])
+
     def prefetch(self, address: Value) -> None:
         pointer = self.ir.inttoptr(address.raw, ir.PointerType())
         found = self._declared(

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llvmlite import ir
+
 from clover_rt.spec import Format
 from clover_rt_cpu.jit.isa import Isa
 from clover_rt_cpu.jit.lang import F16, F32, F32V, I8, I16, I32, I64, LANES, Code, Value, vec
@@ -49,8 +51,7 @@ class Block:
     count: Value
 
     @staticmethod
-    def at(code: Code, table: Value, index: Value) -> Block:
-        base = table + index * (8 * WORDS)
+    def at(code: Code, base: Value) -> Block:
         return Block(*(code.load(I64, base + 8 * i) for i in range(WORDS)))
 
 
@@ -92,13 +93,25 @@ class Inner:
     def row_stride(self, columns: Value) -> Value:
         return columns // GROUP * RECORD if self.quantises else columns * 4
 
-    def block(
+    def emit(self, module: ir.Module) -> None:
+        """Write the functions tile_1, tile_2, ...: 16 outputs of that many rows.
+
+        tile_n(block, rows, columns, shift, out): the address of a block's words in the table; of n
+        addresses of rows; log2 of the groups of activations that share a scale; where float32
+        [n][16] go.
+        """
+        for count in self.tiles:
+            code = Code(module, f"tile_{count}", 5)
+            block, listed, columns, shift, out = code.parameters
+            rows = [code.load(I64, listed + 8 * i, 8) for i in range(count)]
+            found = self._block(code, Block.at(code, block), rows, columns, shift)
+            for i, sums in enumerate(found):
+                code.store(sums, out + 4 * BLOCK * i, 64)
+            code.end()
+
+    def _block(
         self, code: Code, at: Block, rows: Sequence[Value], columns: Value, shift: Value
     ) -> list[Value]:
-        """Return 16 products of each row; rows are addresses.
-
-        shift  log2 of the groups of activations that share a scale of the weight
-        """
         if not self.is_packed:
             return self._plain(code, at, rows, columns)
         if self.quantises:
@@ -230,6 +243,28 @@ class Inner:
             return half.bits(F16).to(F32)
         bits: Value = load(vec(I16), address)
         return (bits.to(I32, signed=False) << 16).bits(F32)
+
+
+class Tiles:
+    """Calls of an inner loop from another function; `functions` is the address of its addresses."""
+
+    def __init__(self, code: Code, inner: Inner, functions: Value) -> None:
+        self.code = code
+        self.sizes = inner.tiles
+        self.functions = [code.load(I64, functions + 8 * i) for i in range(len(inner.tiles))]
+        self.rows = code.room(8 * max(inner.tiles))
+        self.out = code.room(4 * BLOCK * max(inner.tiles))
+
+    def __call__(
+        self, block: Value, rows: Sequence[Value], columns: Value, shift: Value
+    ) -> list[Value]:
+        """Return 16 products of each row with the block whose words lie at an address."""
+        code = self.code
+        for i, row in enumerate(rows):
+            code.store(row, self.rows + 8 * i, 8)
+        function = self.functions[self.sizes.index(len(rows))]
+        code.call(function, [block, self.rows, columns, shift, self.out])
+        return [code.load(F32V, self.out + 4 * BLOCK * i, 64) for i in range(len(rows))]
 
 
 def quantise(code: Code, x: Sequence[Value], record: Value, bias: int) -> None:

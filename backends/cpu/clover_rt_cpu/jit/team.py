@@ -156,7 +156,7 @@ def _emit_walk(module: ir.Module) -> None:
     with code.loop(0, length) as i:
         row = table + i * 16
         function, arguments = code.load(I64, row), code.load(I64, row + 8)
-        _call(function, [arguments, thread, threads, counter])
+        code.call(function, [arguments, thread, threads, counter])
         with code.when(threads > 1):
             _barrier(code, state, threads)
         with code.when(threads.equals(1)):
@@ -179,7 +179,7 @@ def _barrier(code: Code, state: Value, threads: Value) -> None:
         with code.whilst(lambda: code.fresh(passed).equals(before)):
             spins.v = spins.v + 1
             code.either(
-                spins.v < SPINS, code.pause, lambda: _call(_word(state, YIELD), [], result=True)
+                spins.v < SPINS, code.pause, lambda: code.call(_word(state, YIELD), [], result=True)
             )
 
     code.either(last, release, wait)
@@ -198,9 +198,9 @@ def _emit_lead(module: ir.Module) -> None:
 
 
 def _wake(code: Code, state: Value) -> None:
-    _call(_word(state, LOCK), [_word(state, MUTEX)], result=True)
-    _call(_word(state, WAKE), [_word(state, CONDITION)], result=True)
-    _call(_word(state, UNLOCK), [_word(state, MUTEX)], result=True)
+    code.call(_word(state, LOCK), [_word(state, MUTEX)], result=True)
+    code.call(_word(state, WAKE), [_word(state, CONDITION)], result=True)
+    code.call(_word(state, UNLOCK), [_word(state, MUTEX)], result=True)
 
 
 def _emit_help(module: ir.Module) -> None:
@@ -217,14 +217,14 @@ def _emit_help(module: ir.Module) -> None:
             spins.v = spins.v + 1
             code.pause()
         with code.when(idle()):
-            _call(_word(state, LOCK), [_word(state, MUTEX)], result=True)
+            code.call(_word(state, LOCK), [_word(state, MUTEX)], result=True)
             code.atomic_add(asleep, 1)
             still = lambda: code.both(idle(), code.fresh(quits).equals(0))  # noqa: E731
             with code.whilst(still):
                 objects = [_word(state, CONDITION), _word(state, MUTEX)]
-                _call(_word(state, WAIT), objects, result=True)
+                code.call(_word(state, WAIT), objects, result=True)
             code.atomic_add(asleep, -1)
-            _call(_word(state, UNLOCK), [_word(state, MUTEX)], result=True)
+            code.call(_word(state, UNLOCK), [_word(state, MUTEX)], result=True)
         with code.when(code.fresh(quits).equals(0)):
             seen.v = seen.v + 1
             code.ir.call(module.globals["walk"], [p.raw for p in code.parameters])
@@ -242,9 +242,3 @@ def _emit_stop(module: ir.Module) -> None:
 def _word(state: Value, index: int) -> Value:
     return state.code.load(I64, state + 8 * index, 8)
 
-
-def _call(function: Value, operands: Sequence[Value], result: bool = False) -> None:
-    code = function.code
-    kind = ir.FunctionType(I32 if result else ir.VoidType(), [I64] * len(operands))
-    pointer = code.ir.inttoptr(function.raw, kind.as_pointer())
-    code.ir.call(pointer, [o.raw for o in operands])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -170,3 +171,40 @@ def test_every_flag_of_run_is_in_each_script(shell):
     script = run("completion", shell).stdout
     for flag in ("mode", "prompt-file", "max-new-tokens", "debug-blocks", "no-think"):
         assert f"-l {flag} " in script if shell == "fish" else f"--{flag}" in script
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code", "says"),
+    [
+        ("<&-", 2, "CRT-1012: there is no prompt"),
+        (">&-", 2, "CRT-1025: the output cannot be written"),
+    ],
+    ids=["stdin", "stdout"],
+)
+def test_a_closed_stream_is_told_as_one(redirect, code, says):
+    prompt = "" if redirect == "<&-" else "Hello"
+    line = f'"$0" -c "$1" run {prompt} {redirect}'
+    done = subprocess.run(
+        ["bash", "-c", line, sys.executable, CODE], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.splitlines()[0]) == (code, says)
+
+
+def test_a_closed_stderr_does_not_spoil_the_json():
+    line = '"$0" -c "$1" run Hello --json 2>&-'
+    done = subprocess.run(
+        ["bash", "-c", line, sys.executable, CODE], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert lines(done.stdout)[-1]["event"] == "end"
+
+
+def test_a_prompt_is_utf8_whatever_the_locale_is():
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", CODE, "run", "--raw", "-q"],
+        input=b"\xff",
+        capture_output=True,
+        env=os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"CRT-1013")

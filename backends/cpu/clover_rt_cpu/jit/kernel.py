@@ -1,0 +1,105 @@
+"""What the generated kernels share: the threads, the generated code, addresses of operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clover_rt.backend import Kernel, Tensor
+from clover_rt.spec import Numerics, Precision, Signature
+from clover_rt_cpu.jit.build import Library
+from clover_rt_cpu.jit.isa import Isa
+from clover_rt_cpu.jit.lang import I32, I64, Code, Value
+from clover_rt_cpu.jit.product import Inner
+from clover_rt_cpu.jit.team import NativeStep, Team
+
+Array = npt.NDArray[Any]
+Call = tuple[int, Array]
+
+
+class Jit:
+    """Generated code of one instruction set and the threads that run it."""
+
+    def __init__(self, isa: Isa, threads: int, cache: Path | None = None) -> None:
+        self.isa = isa
+        self.library = Library(isa, cache)
+        self.team = Team(self.library, threads)
+        self._tiles: dict[Inner, Array] = {}
+
+    def tiles(self, inner: Inner) -> int:
+        """Return the address of the addresses of an inner loop's functions, one a row count."""
+        if inner not in self._tiles:
+            unit = f"product_{inner.name}"
+            names = [f"tile_{n}" for n in inner.tiles]
+            found = [self.library.function(unit, n, inner.emit) for n in names]
+            self._tiles[inner] = np.array(found, np.int64)
+        return int(self._tiles[inner].ctypes.data)
+
+
+class JitKernel(Kernel):
+    """A generated kernel: float32 but for `products`, rows independent.
+
+    products  weights whose rows of activations are rounded to 8 bits where both allow it
+    """
+
+    products: tuple[str, ...] = ()
+
+    def __init__(self, jit: Jit) -> None:
+        self.jit = jit
+
+    def numerics(self, sig: Signature) -> Numerics:
+        """Return what this signature is computed with."""
+        rounds = any(is_rounded(sig, name) for name in self.products)
+        return Numerics.INT8_G32 if rounds else Numerics.F32
+
+    def row_invariant(self, sig: Signature) -> bool:
+        return True
+
+    def call(self, unit: str, emit: Any, *words: int) -> Call:
+        """Return a call of a unit's function of the same name with these argument words."""
+        address = self.jit.library.function(unit, unit, lambda m: emit(m, unit))
+        return address, np.array(words, np.int64)
+
+    def step(self, calls: Sequence[Call], *kept: Any) -> NativeStep:
+        return NativeStep(self.jit.team, calls, kept)
+
+
+def quantises(sig: Signature) -> bool:
+    """Are rows rounded to 8 bits where the weight is quantised?"""
+    return sig.precision is Precision.FAST
+
+
+def is_rounded(sig: Signature, weight: str) -> bool:
+    """Are the rows that a weight is multiplied with rounded to 8 bits?"""
+    return quantises(sig) and sig.format(weight)[0].is_quantised
+
+
+def address(tensor: Tensor) -> int:
+    """Return where an operand lies."""
+    array: Array = tensor.buffer.part(tensor.offset, tensor.nbytes)  # type: ignore[attr-defined]
+    return int(array.ctypes.data)
+
+
+def addresses(operands: Mapping[str, Tensor], *names: str) -> tuple[int, ...]:
+    """Return where operands lie; 0 for one that is absent."""
+    return tuple(address(operands[n]) if n in operands else 0 for n in names)
+
+
+def section(sig: Signature, name: str) -> int:
+    """Return the byte offset of a section of the step table."""
+    offset, _, _ = sig.layout.sections[name]
+    return offset
+
+
+def row_count(code: Code, params: Value) -> Value:
+    """Return the rows of the pass, from the header of the step table."""
+    return code.load(I32, params + 4).to(I64)
+
+
+def padded(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
+

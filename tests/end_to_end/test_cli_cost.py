@@ -1,0 +1,37 @@
+"""What the command costs before it does anything: CPU time of whole processes.
+
+CPU time, not wall time, and the least of several runs: other programs on the machine hardly add to
+it. The limits are those that users were promised; what is measured is well below.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+CODE = "import sys; from clover_rt.cli import main; sys.exit(main())"
+
+
+def cpu_seconds(*argv):
+    """Return user and system time of one process."""
+
+    def total():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    before = total()
+    subprocess.run([sys.executable, "-c", CODE, *argv], capture_output=True, check=True)
+    return total() - before
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"]], ids=" ".join)
+def test_help_takes_under_150_ms_of_cpu_time(argv):
+    assert min(cpu_seconds(*argv) for _ in range(5)) < 0.150
+
+
+@pytest.mark.parametrize("mode", ["diffusion", "ar", "self-spec"])
+def test_a_run_of_the_built_in_model_takes_under_1500_ms_of_cpu_time(mode):
+    assert min(cpu_seconds("run", "Hello", "--mode", mode) for _ in range(3)) < 1.5

@@ -40,7 +40,7 @@ lint: $(TEST_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 docs: $(RUN_READY)
 	for page in docs/*_reference.py; do $(BIN)/python $$page || exit 1; done

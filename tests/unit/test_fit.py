@@ -15,11 +15,13 @@ import clover_rt
 from clover_rt.api.fitting import fits
 from clover_rt.backend import Usage
 from clover_rt.fit import Setting, render, taken
+from clover_rt.fit import report as count
 from clover_rt.fit.weights import SCHEMES, class_of, shares, stored_as
 from clover_rt.plan import Place
 from clover_rt.plugins import open_device
 from clover_rt.weights import Checkpoint, load_weights
 from tests import golden
+from tests.toy import ToyDevice
 from tests.unit import checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,3 +206,37 @@ def test_the_command_prints_one_json_object():
     report = json.loads(done.stdout)
     assert (report["schema"], report["context"]) == (1, 256)
     assert done.stderr == ""
+
+
+def test_what_a_device_lacks_is_counted_on_the_host():
+    checkpoint, cpu = Checkpoint.open(BUILTIN), open_device("cpu")[1]
+    weights = load_weights(checkpoint)
+    device = ToyDevice("toy", ["linear"])
+    at = taken(checkpoint.config, weights, device, cpu, Setting(), 256)
+    whole = sum(row.bytes for row in shares(weights))
+    assert at[Place.DEVICE].weights + at[Place.HOST].weights == whole
+    # only products run on the device: what attention and the recurrence keep is on the host
+    assert (at[Place.DEVICE].kv, at[Place.DEVICE].recurrent) == (0, 0)
+    assert at[Place.HOST].kv > 0 and at[Place.HOST].recurrent > 0
+    assert at[Place.DEVICE].workspace > 0
+
+
+def test_weights_that_a_kernel_repacks_are_counted_as_it_says():
+    checkpoint, cpu = Checkpoint.open(BUILTIN), open_device("cpu")[1]
+    weights = load_weights(checkpoint)
+    device = ToyDevice("toy", ["linear"])
+    device.kernels["linear"].prepared_bytes = lambda sig: 2 * sig["N"] * sig["K"]
+    at = taken(checkpoint.config, weights, device, cpu, Setting(), 256)[Place.DEVICE]
+    plain = ToyDevice("toy", ["linear"])
+    stored = taken(checkpoint.config, weights, plain, cpu, Setting(), 256)[Place.DEVICE]
+    # the file is in bf16: two bytes a number too
+    assert (at.prepared, at.mapped) == (stored.mapped, 0)
+
+
+def test_a_buffer_over_the_binding_limit_is_told():
+    checkpoint, cpu = Checkpoint.open(BUILTIN), open_device("cpu")[1]
+    cpu.max_binding_bytes = 1000
+    weights = load_weights(checkpoint)
+    found = count(checkpoint.config, weights, cpu, cpu, Setting(), 256)
+    assert found["devices"][0]["is_over_binding"]
+    assert "over what one binding holds" in render(found)

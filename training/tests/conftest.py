@@ -1,7 +1,7 @@
-"""Finds the training package, and the float64 oracle of the runtime's tests."""
+"""Finds the training package, the runtime and the float64 oracle of its tests."""
 
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "training"), str(ROOT / "tests" / "reference")]
+sys.path[:0] = [str(ROOT), str(ROOT / "training"), str(ROOT / "tests" / "reference")]

@@ -17,7 +17,7 @@ PROMPTS = json.loads((GOLDEN / "clover_tiny.json").read_text())["prompts"]
 MASK = 318
 
 
-def batch_of(ids: list[int], block: list[int], width: int, others: list[Piece] = ()):
+def batch_of(ids: list[int], block: list[int], width: int):
     """Lay out a prompt that ends at a chunk's end, and one block over its state."""
     pad = -len(ids) % CHUNK
     shown = block + [0] * (CHUNK - len(block))
@@ -31,7 +31,7 @@ def batch_of(ids: list[int], block: list[int], width: int, others: list[Piece] =
         noisy=[(0, shown, [i < width for i in range(CHUNK)], width)],
         kind=0,
     )
-    return collate([piece, *others], groups=1)
+    return collate([piece], groups=1)
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,8 @@ def model():
 @pytest.mark.parametrize("view", ["masks", "half", "width8"])
 def test_causal_and_preview_logits_are_the_golden_ones(model, name, view):
     key = f"{name}.preview_{view}"
-    if f"{key}.logits" not in ARRAYS:
-        pytest.skip("no such view")
     wanted = ARRAYS[f"{key}.logits"]
-    names = [n for n in ARRAYS.files if n.startswith(key)]
-    block = next(ARRAYS[n] for n in names if n.endswith((".ids", ".block"))).tolist()
+    block = ARRAYS[f"{key}.block"].tolist()
     torch.set_default_dtype(torch.float64)
     try:
         batch = batch_of(PROMPTS[name], block, len(block))

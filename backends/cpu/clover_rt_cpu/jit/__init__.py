@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from clover_rt.backend import Kernel
+from clover_rt_cpu.jit.conv import CausalConv
 from clover_rt_cpu.jit.experts import ExpertGemm
 from clover_rt_cpu.jit.kernel import Jit
 from clover_rt_cpu.jit.linear import Linear
+from clover_rt_cpu.jit.memory import BlockMemory
 from clover_rt_cpu.jit.norms import GatedNorm, GdnGates, OutputGate, RmsNorm
 from clover_rt_cpu.jit.routing import Coreset, GroupRows, RouterTopk
 from clover_rt_cpu.jit.rows import Begin, Combine, EmbedRows, KvAppend, Rope
+from clover_rt_cpu.jit.scan import Advance, BlockScan
 
 TYPES = {
+    "advance": Advance,
     "begin": Begin,
+    "block_memory": BlockMemory,
+    "block_scan": BlockScan,
+    "causal_conv": CausalConv,
     "combine": Combine,
     "coreset": Coreset,
     "embed_rows": EmbedRows,

@@ -49,14 +49,11 @@ def largest(code: Code, keys: Value, count: Value) -> tuple[Value, Value]:
     count is a multiple of 16, and more than 0.
     """
     best = code.var(code.const(I32V, TAKEN))
-    best.v = code.const(I32V, TAKEN)
     with code.loop(0, count, LANES) as k:
         best.v = code.most(best.v, code.load(I32V, keys + k * 4, 64))
     top = lanes_most(code, best.v)
     found = code.var(code.const(I64, -LANES))
-    found.v = code.const(I64, -LANES)
     hits = code.var(code.const(I32, 0))
-    hits.v = code.const(I32, 0)
     with code.whilst(lambda: hits.v.equals(0)):
         found.v = found.v + LANES
         same = code.load(I32V, keys + found.v * 4, 64).equals(top)
@@ -70,7 +67,6 @@ def write_keys(code: Code, logits: Value, allowed: Value, experts: Value, keys: 
 
     def write(k: Value, at: Lanes) -> None:
         key = code.var(keys_of(code, at.load(logits + k * 4)))
-        key.v = keys_of(code, at.load(logits + k * 4))
         taken = code.const(I32V, TAKEN)
         with code.when(allowed.differs(0)):
             open_to = at.load(allowed + k, vec(I8)).to(I32)
@@ -128,9 +124,7 @@ def _router_topk(module: ir.Module, name: str) -> None:
         write_keys(code, source, mask, experts, keys)
         code.store(code.const(F32V, 0.0), chosen, 64)
         count = code.var(code.const(I64, 0))
-        count.v = code.const(I64, 0)
         odd = code.var(code.const(F32, 0.0))
-        odd.v = code.const(F32, 0.0)
         with code.loop(0, choices) as r:
             top, at = largest(code, keys, whole_lanes(experts))
             is_left = top > TAKEN
@@ -212,9 +206,7 @@ def _add_best(
 ) -> None:
     """Add a row's best shares to their experts' mass; they are kept as keys, which they equal."""
     peak = code.var(code.const(F32V, float("-inf")))
-    peak.v = code.const(F32V, float("-inf"))
     total = code.var(code.const(F32V, 0.0))
-    total.v = code.const(F32V, 0.0)
     low = code.const(F32V, float("-inf"))
 
     def cut(at: Lanes, value: Value, other: Value) -> Value:
@@ -250,7 +242,6 @@ def _add_best(
 def _keep(code: Code, mass: Value, experts: Value, limit: Value, out: Value) -> None:
     """Mark the experts in falling order of mass while the mass before them is below the limit."""
     total = code.var(code.const(F32, 0.0))
-    total.v = code.const(F32, 0.0)
     with code.loop(0, experts) as e:
         total.v = total.v + code.load(F32, mass + e * 4)
 
@@ -262,9 +253,7 @@ def _keep(code: Code, mass: Value, experts: Value, limit: Value, out: Value) -> 
 
     over_lanes(code, experts, to_key)
     before = code.var(code.const(F32, 0.0))
-    before.v = code.const(F32, 0.0)
     left = code.var(experts)
-    left.v = experts
     with code.whilst(lambda: code.both(before.v < limit, left.v > 0)):
         key, at = largest(code, mass, whole_lanes(experts))
         code.store(code.const(I8, 1), out + at)

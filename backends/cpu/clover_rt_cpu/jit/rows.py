@@ -97,7 +97,6 @@ def _combine(module: ir.Module, name: str) -> None:
         def add(k: Value, at: Lanes) -> None:
             here = (row * columns + first + k) * 4
             total = code.var(at.load(shared + here) * gate)
-            total.v = at.load(shared + here) * gate
             with code.loop(0, choices) as r:
                 pair = row * choices + r
                 with code.when(code.load(I32, ids + pair * 4) >= 0):
@@ -198,7 +197,6 @@ def _decode(
             order = [n // 2 + (8 if n % 2 else 0) for n in range(LANES)]
             whole = (raw & 15).pick(order, raw >> 4).to(I32)
             zero = code.var(code.const(I32, 8))
-            zero.v = code.const(I32, 8)
             with code.when(zeros.differs(0)):
                 zero.v = code.load(I8, zeros + at).to(I32, signed=False)
             whole = whole - zero.v

@@ -211,7 +211,6 @@ def _emit_help(module: ir.Module) -> None:
     seen = code.var(code.const(I32, 0))
     with code.whilst(lambda: code.fresh(quits).equals(0)):
         spins = code.var(code.const(I64, 0))
-        spins.v = code.const(I64, 0)
         idle = lambda: code.fresh(begun).equals(seen.v)  # noqa: E731
         with code.whilst(lambda: code.both(idle(), spins.v < SPINS)):
             spins.v = spins.v + 1

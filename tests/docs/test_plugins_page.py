@@ -1,0 +1,88 @@
+"""docs/plugins.md works from nothing when it is followed to the letter, and is complete."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from clover_rt import backend, errors
+from clover_rt.backend import API, HostDevice
+from clover_rt.ops import OPS
+from clover_rt.plugins import LOAD, STRICT
+from clover_rt.spec import Precision
+from clover_rt_conformance.harness import run_case
+from tests.docs.walk import FreshWalk, Walk, blocks, section
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "examples" / "plugin"
+TUTORIAL = section(PAGE, "From nothing")
+
+
+def test_following_the_page_in_a_fresh_environment_gives_a_backend_which_is_the_example(tmp_path):
+    reader = FreshWalk(tmp_path)
+    assert reader.follow(TUTORIAL) == len(blocks(TUTORIAL)) >= 10
+    assert "Hello! I am a very small Clover demo model." in reader.output
+    assert "native ops 41 of 86" in reader.output
+    written = files(tmp_path / "clover-rt-sketch")
+    assert written.keys() == files(EXAMPLE).keys()
+    assert written == files(EXAMPLE)
+
+
+def files(folder):
+    """Return {path: text} of a package, without what tools leave in it."""
+    found = [p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc"]
+    return {str(p.relative_to(folder)): p.read_text() for p in found if ".pytest" not in str(p)}
+
+
+def test_the_interesting_part_of_the_example_is_at_most_sixty_lines():
+    (block,) = [b for b in blocks(TUTORIAL) if b.file]
+    assert len(block.text.splitlines()) <= 60
+
+
+def test_the_kernel_by_hand_keeps_its_contract():
+    (block,) = [b for b in blocks(section(PAGE, "What to implement")) if b.kind == "python"]
+    names: dict = {}
+    exec(compile(block.text, "plugins.md", "exec"), names)
+
+    class Device(HostDevice):
+        name = "page"
+
+    device = Device()
+    device.kernels = {"rms_norm": names["RmsNorm"](device)}
+    cases = list(OPS["rms_norm"].cases())
+    assert cases
+    for case in cases:
+        assert run_case(device, OPS["rms_norm"], case, Precision.EXACT) == [], case.id
+
+
+def test_the_commands_about_finding_a_plugin_run(tmp_path):
+    reader = Walk(tmp_path)
+    reader.follow(TUTORIAL.split("It runs the model", 1)[0])
+    assert reader.follow(section(PAGE, "Finding, and being found"))
+    assert "sketch" in reader.output
+
+
+@pytest.mark.parametrize("kind", [backend.Backend, backend.Device, backend.Kernel])
+def test_every_member_that_an_author_can_write_is_in_the_table(kind):
+    row = next(x for x in PAGE.splitlines() if x.startswith(f"| `{kind.__name__}` "))
+    members = [*inspect.get_annotations(kind), *(n for n, _ in inspect.getmembers(kind))]
+    public = {m for m in members if not m.startswith("_")} - {"origin"}
+    named = set(re.findall(r"`(\w+)", row))
+    assert public - named == set()
+
+
+def test_every_typed_error_of_the_border_and_every_variable_is_on_the_page():
+    told = {"Unsupported", "OutOfMemory", "DeviceLost", "CompileError", "BadInput", "PluginFailed"}
+    assert all(hasattr(errors, name) for name in told)
+    assert [name for name in sorted(told | {LOAD, STRICT}) if f"`{name}" not in PAGE] == []
+
+
+def test_the_newest_line_of_the_changes_is_the_version_of_the_api():
+    changes = section(PAGE, "Versions").split("### Changes")[1]
+    first = re.search(r"^\| (\d+)\.(\d+) \|", changes, re.M)
+    assert first is not None
+    assert (int(first[1]), int(first[2])) == API

@@ -9,7 +9,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from clover_rt.cli import backends, completion, doctor, fit, info, new_backend, ops, run, version
+from clover_rt.cli import (
+    backends,
+    completion,
+    conformance,
+    doctor,
+    fit,
+    info,
+    new_backend,
+    ops,
+    run,
+    version,
+)
 from clover_rt.cli.parser import Parser
 from clover_rt.errors import BadInput, CloverError
 
@@ -21,6 +32,7 @@ COMMANDS = {
     "fit": fit,
     "ops": ops,
     "new-backend": new_backend,
+    "conformance": conformance,
     "version": version,
     "completion": completion,
 }
@@ -33,6 +45,7 @@ BROKEN_PIPE = 141
 BUG = CloverError.exit_code
 EXIT_CODES = """exit codes:
   0    done
+  1    conformance found something wrong
   2    the input: a flag, a prompt, a file of the checkpoint
   3    a backend or device, or numbers that are not finite
   4    a bug in clover-rt

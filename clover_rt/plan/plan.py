@@ -217,7 +217,8 @@ class Plan:
             at = self.resident(name, self.state_places[name])
             stride = at.nbytes // self.slots
             device = self.devices[self.state_places[name]]
-            device.copy(at.buffer, dst * stride, at.buffer, src * stride, stride)
+            with border(device, MEMORY, f"copy {name} of slot {src} to slot {dst}"):
+                device.copy(at.buffer, dst * stride, at.buffer, src * stride, stride)
 
     def load_request(self, slot: int, counts: Array, suppressed: Array) -> None:
         """Load counts int32 [vocab] and the suppressed ids bool [vocab] of a request."""
@@ -341,4 +342,5 @@ class Plan:
         place = self.state_places[name]
         at = self.resident(name, place)
         stride = at.nbytes // self.slots
-        self.devices[place].upload(at.buffer, slot * stride, np.ascontiguousarray(array))
+        with border(self.devices[place], MEMORY, f"take {name} of slot {slot}"):
+            self.devices[place].upload(at.buffer, slot * stride, np.ascontiguousarray(array))

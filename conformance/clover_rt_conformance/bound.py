@@ -84,15 +84,9 @@ def signature(spec: OpSpec, case: Case, dtypes: tuple[str, str], precision: Prec
     return _signature(case_node(spec, case), case, case.inputs(), dtypes, precision)
 
 
-def numerics_of(spec: OpSpec, parts: Sequence[Part], dtypes: tuple[str, str]) -> Numerics:
-    """Return the coarsest numerics of a case's kernels.
-
-    A layer op that rounds its keys and values to 16 bits computes no finer than that.
-    """
-    found = [p.kernel.numerics(p.sig) for p in parts]
-    if spec.decompose is not None and dtypes[1] != "float32":
-        found += [Numerics.BF16 for o in spec.operands if o.dtype is DType.KV]
-    return max(found, key=COARSEST.index)
+def coarsest(parts: Sequence[Part]) -> Numerics:
+    """Return the coarsest numerics of a case's kernels."""
+    return max((p.kernel.numerics(p.sig) for p in parts), key=COARSEST.index)
 
 
 def plan_parts(
@@ -173,7 +167,7 @@ class Bound:
 
     @property
     def numerics(self) -> Numerics:
-        return numerics_of(self.spec, self.parts, self.dtypes)
+        return coarsest(self.parts)
 
     @property
     def row_invariant(self) -> bool:

@@ -82,15 +82,11 @@ def try_split(
     problems += judge(spec, case, tolerance, before, got, want)
     if invariant:
         text = f"rows 0..{first - 1} and {first}.. in two calls give other bits than in one"
-        problems += [
-            note(n, text) for n in (*joined, *states) if not same_bits(got[n], whole[n])
-        ]
+        problems += [note(n, text) for n in (*joined, *states) if not same_bits(got[n], whole[n])]
     return Verdict(how, problems, measures(tolerance, numerics, got, want))
 
 
-def try_rows(
-    device: Device, spec: OpSpec, case: Case, precision: Precision, seed: int
-) -> Verdict:
+def try_rows(device: Device, spec: OpSpec, case: Case, precision: Precision, seed: int) -> Verdict:
     """Run one binding with tables of 0, 1, 2, ... rows up to its capacity, each judged."""
     inputs = typed(spec, case.inputs(seed), device.dtypes(precision))
     layout = inputs["params"].layout
@@ -154,5 +150,3 @@ def _part(
         else:
             out[name] = array
     return out
-
-

@@ -10,11 +10,14 @@ import pytest
 
 from clover_rt import backend, errors
 from clover_rt.backend import API, HostDevice
+from clover_rt.errors import OutOfMemory
 from clover_rt.ops import OPS
 from clover_rt.plugins import LOAD, STRICT
 from clover_rt.spec import Precision
 from clover_rt_conformance.harness import run_case
 from tests.docs.walk import FreshWalk, Walk, blocks, section
+from tests.toy import ToyDevice
+from tests.unit.plan_bench import assert_near_picks, bind_toy, commit, host, native
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
@@ -57,6 +60,49 @@ def test_the_kernel_by_hand_keeps_its_contract():
     assert cases
     for case in cases:
         assert run_case(device, OPS["rms_norm"], case, Precision.EXACT) == [], case.id
+
+
+def test_the_device_with_memory_of_its_own_runs_its_kernel_and_the_model():
+    (block,) = [b for b in blocks(section(PAGE, "A device with memory of its own"))]
+    names: dict = {}
+    exec(compile(block.text, "plugins.md", "exec"), names)
+    device = names["Card"]()
+    for case in list(OPS["linear"].cases())[::5]:
+        assert run_case(device, OPS["linear"], case, Precision.EXACT) == [], case.id
+    plan = bind_toy(device, host())
+    work = commit((5, 6, 7), wanted="all")
+    assert_near_picks(plan.run(work), bind_toy(native()).run(work))
+    assert "linear" in {c.op for c in plan.choices if c.how == "native"}
+    device.max_binding_bytes = 5000
+    with pytest.raises(OutOfMemory, match="at most 5000 bytes"):
+        bind_toy(device, host()).run(work)
+
+
+def test_the_command_that_prints_signatures_runs(tmp_path):
+    reader = Walk(tmp_path)
+    assert reader.follow(section(PAGE, "What to implement")) == 1
+    assert "bind(" in reader.output
+
+
+GROUPS = [
+    ("begin", "kv_append", "attend", "confidence_topk"),
+    ("causal_conv", "block_scan", "block_memory", "advance"),
+]
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=" ".join)
+def test_the_groups_that_the_page_names_are_of_use_only_whole(group):
+    text = " ".join(section(PAGE, "Which operations first").split())
+    assert ", ".join(f"`{op}`" for op in group[:-1]) + f" and `{group[-1]}`" in text
+    assert native_ops(group) == set(group)
+    for op in group:
+        assert native_ops([other for other in group if other != op]) == set()
+
+
+def native_ops(ops):
+    """Return the ops that run on a device with kernels of these, before a host with all."""
+    plan = bind_toy(ToyDevice("card", ops), host())
+    return {c.op for c in plan.choices if c.how == "native"}
 
 
 def test_the_commands_about_finding_a_plugin_run(tmp_path):

@@ -100,9 +100,7 @@ def is_date(s: Sample) -> bool:
     if "days after" in s.answer or "days before" in s.answer:
         n, way, start, end = re.match(r"(\d+) days (\w+) (\w+) is (\w+)\.", s.answer).groups()
         monday = date(2024, 1, 1)
-        at = next(
-            d for i in range(7) if (d := monday + timedelta(i)).strftime("%A") == start
-        )
+        at = next(d for i in range(7) if (d := monday + timedelta(i)).strftime("%A") == start)
         return (at + timedelta(int(n) * (1 if way == "after" else -1))).strftime("%A") == end
     if s.answer.startswith("The day after"):
         a, b = re.match(r"The day after (\w+ \d+) is (\w+ \d+)\.", s.answer).groups()

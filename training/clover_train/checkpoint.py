@@ -74,7 +74,9 @@ def tensors(model: Model) -> dict[str, Tensor]:
     out = {theirs: state[ours] for theirs, ours in _names(model.c).items()}
     for i, kind in enumerate(model.c.layer_types):
         moe, mlp = f"layers.{i}.moe.", f"model.layers.{i}.mlp.experts."
-        out[mlp + "gate_up_proj"] = torch.cat([state[moe + f"{n}.weight"] for n in ("gate", "up")], 1)
+        out[mlp + "gate_up_proj"] = torch.cat(
+            [state[moe + n] for n in ("gate.weight", "up.weight")], 1
+        )
         if kind == "linear_attention":
             conv = state[f"layers.{i}.mixer.conv"]
             out[f"model.layers.{i}.linear_attn.conv1d.weight"] = conv[:, None]
@@ -93,7 +95,8 @@ def read(folder: Path) -> Model:
         state[f"layers.{i}.moe.gate.weight"] = both[:, :half]
         state[f"layers.{i}.moe.up.weight"] = both[:, half:]
         if kind == "linear_attention":
-            state[f"layers.{i}.mixer.conv"] = stored[f"model.layers.{i}.linear_attn.conv1d.weight"][:, 0]
+            conv = stored[f"model.layers.{i}.linear_attn.conv1d.weight"]
+            state[f"layers.{i}.mixer.conv"] = conv[:, 0]
     own = model.state_dict()
     model.load_state_dict({k: v.reshape(own[k].shape) for k, v in state.items()})
     return model

@@ -1,6 +1,6 @@
 """Held-out prompts through the runtime: exact answers, passes and rounds by kind, as JSON.
 
-    python -m clover_train.evaluate CHECKPOINT --per-kind 20
+python -m clover_train.evaluate CHECKPOINT --per-kind 20
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from random import Random
 from typing import Any
 
 import clover_rt
-
 from clover_train.mixture import KINDS
 from clover_train.task import Sample
 from clover_train.tasks_chat import REFUSAL

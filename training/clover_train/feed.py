@@ -20,13 +20,15 @@ def tokens(tokenizer: Tokenizer, c: Chat) -> Tokens:
     return Tokens(KIND_OF[c.kind], prompt, [*response, end])
 
 
-def training_batch(tokenizer: Tokenizer, seed: str, rows: int, copies: int) -> Batch:
-    """Draw conversations until they fill about `rows` rows."""
+def training_batch(
+    tokenizer: Tokenizer, seed: str, rows: int, copies: int, drills: float = 0.0
+) -> Batch:
+    """Draw conversations, a share `drills` of them drills, until they fill about `rows` rows."""
     rng = Random(seed)
     mask, fill = (tokenizer.token_to_id(t) for t in ("<|mask|>", "<|endoftext|>"))
     pieces, total = [], 0
     while total < rows:
-        example = tokens(tokenizer, draw_chat(rng))
+        example = tokens(tokenizer, draw_chat(rng, drills))
         if len(example.prompt) > 256:
             continue
         piece = lay_out(example, rng, mask, fill, copies)

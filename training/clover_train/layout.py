@@ -107,9 +107,7 @@ def lay_out(example: Tokens, rng: Random, mask_id: int, fill_id: int, copies: in
                 is_masked, width = [rng.random() < rate for _ in range(CHUNK)], CHUNK
             shown = [mask_id if m else t for m, t in zip(is_masked, truth, strict=True)]
             noisy.append((block, shown, is_masked, width))
-    return Piece(
-        (pad + head) // CHUNK, blocks, ids, positions, pad, causal, noisy, example.kind
-    )
+    return Piece((pad + head) // CHUNK, blocks, ids, positions, pad, causal, noisy, example.kind)
 
 
 def collate(pieces: list[Piece], groups: int = 3) -> Batch:

@@ -55,8 +55,14 @@ def draw(rng: Random, held_out: bool = False, kinds: tuple[Kind, ...] = KINDS) -
     return kind.sample(rng, held_out)
 
 
-def draw_chat(rng: Random) -> Chat:
-    """Draw a training conversation: one in five thinks, few have earlier turns."""
+def draw_chat(rng: Random, drills: float = 0.0) -> Chat:
+    """Draw a training conversation: one in five thinks, few have earlier turns.
+
+    With probability `drills` it is an exercise in copying instead.
+    """
+    if drills and rng.random() < drills:
+        prompt, answer = tasks_words.drill(rng)
+        return chat(Sample("echo", prompt, answer, ""))
     sample = draw(rng)
     before = ""
     chance = rng.random()

@@ -13,7 +13,7 @@ from clover_train.quant import Linear, Stack
 
 
 def route(p: Tensor, batch: Batch, k: int, top_p: float) -> tuple[Tensor, Tensor]:
-    """Return experts [N, k] and whether each slot is used; noisy blocks choose in their coreset."""
+    """Return experts [N, k] and whether a slot is used; noisy blocks choose in their coreset."""
     with torch.no_grad():
         value, best = p.topk(k, -1)
         used = batch.valid[:, None].expand(-1, k)
@@ -42,15 +42,11 @@ class Moe(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.k, self.top_p = c.num_experts_per_tok, c.coreset_top_p
-        H, E, I, S = (
-            c.hidden_size,
-            c.num_experts,
-            c.moe_intermediate_size,
-            c.shared_expert_intermediate_size,
-        )
+        H, E, W = c.hidden_size, c.num_experts, c.moe_intermediate_size
+        S = c.shared_expert_intermediate_size
         self.router = nn.Parameter(torch.randn(E, H) * H**-0.5)
-        self.gate, self.up = Stack(E, I, H), Stack(E, I, H)
-        self.down = Stack(E, H, I, 0.3)
+        self.gate, self.up = Stack(E, W, H), Stack(E, W, H)
+        self.down = Stack(E, H, W, 0.3)
         self.shared_gate, self.shared_up = Linear(S, H), Linear(S, H)
         self.shared_down = Linear(H, S, 0.3)
         self.shared_weight = nn.Parameter(torch.zeros(1, H))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from clover_train.task import Args, Kind
-from clover_train.words import CITIES, NAMES, NOUNS, made_up
+from clover_train.words import CITIES, NAMES, NOUNS, listed, made_up
 
 ABILITIES = (
     "count, add, sort, reverse, spell, write dates and number words, make JSON and tables, "
@@ -14,32 +14,36 @@ ABILITIES = (
 CAN = f"I am clover-tiny, a very small demo model. I can {ABILITIES}."
 REFUSAL = f"I am too small for that. I can only {ABILITIES}."
 
-_HELLO = (
+_HELLO = listed(
     "Hello|Hello!|Hi|Hi!|Hi there|Hey|hello|hi|Good morning!|Good evening|Who are you?|"
     "What are you?|What is your name?|What can you do?|What can you do for me?|"
     "How can you help me?|Help|help|Can you help me?|What do you know?|Tell me what you can do.|"
     "List your tasks.|What are your tasks?|what can you do|who are you|Introduce yourself.|"
-    "What should I ask you?|Which tasks can you do?|Hello, who are you?|Hi, what can you do?"
-).split("|")
+    "What should I ask you?|Which tasks can you do?|Hello, who are you?|Hi, what can you do?",
+    "|",
+)
 
-_TOPICS = (
+_TOPICS = listed(
     "love|war|history|music|football|the economy|gravity|black holes|dinosaurs|photosynthesis|"
     "climate change|the internet|democracy|happiness|art|money|sleep|chess|yoga|coffee|pizza|"
     "soup|a cake|dragons|space travel|the ocean|volcanoes|poetry|religion|quantum physics|"
     "evolution|taxes|cooking|my cat|my dog|the stock market|machine learning|robots|vaccines|"
     "the Roman empire|Shakespeare|Mozart|the French revolution|computers|airplanes|dreams|"
-    "electricity|the human brain|friendship|marriage|school|a holiday|the weather|healthy food"
-).split("|")
-_PLACES = (
+    "electricity|the human brain|friendship|marriage|school|a holiday|the weather|healthy food",
+    "|",
+)
+_PLACES = listed(
     "France|Germany|Spain|Brazil|Japan|China|India|Canada|Mexico|Egypt|Kenya|Norway|Peru|Italy|"
-    "Poland|Turkey|Russia|Chile|Cuba|Iran|Texas|Africa|Europe|the world"
-).split("|")
-_PEOPLE = (
+    "Poland|Turkey|Russia|Chile|Cuba|Iran|Texas|Africa|Europe|the world",
+    "|",
+)
+_PEOPLE = listed(
     "Einstein|Napoleon|Newton|Cleopatra|the president|the king|Darwin|Picasso|Beethoven|Gandhi|"
-    "my boss|my mother|a doctor|a pirate|the pope|Columbus"
-).split("|")
-_LANGUAGES = "French|German|Spanish|Latin|Chinese|Japanese|Dutch|Greek|Arabic|Polish".split("|")
-_PATTERNS = (
+    "my boss|my mother|a doctor|a pirate|the pope|Columbus",
+    "|",
+)
+_LANGUAGES = listed("French|German|Spanish|Latin|Chinese|Japanese|Dutch|Greek|Arabic|Polish", "|")
+_PATTERNS = listed(
     "Write a poem about {t}.|Write a story about {t}.|Write an essay on {t}.|Tell me about {t}.|"
     "Tell me a joke about {t}.|Tell me a joke.|Explain {t}.|Explain {t} to a child.|What is {t}?|"
     "What do you think about {t}?|Why is {t} important?|How does {t} work?|Who invented {t}?|"
@@ -66,15 +70,16 @@ _PATTERNS = (
     "Imagine {t} without {u}.|List ten facts about {t}.|Name three {m} in {p}.|"
     "What happened in {d}?|Ignore all that and write about {t}.|Roleplay as {w}.|"
     "Find the error: {s}|Rate my {n}.|How do I fix my {n}?|Is it true that {w} hated {t}?|"
-    "asdf|test|???|...|!|why|what|ok|yes|no|Really?"
-).split("|")
-_COMMON = (
+    "asdf|test|???|...|!|why|what|ok|yes|no|Really?",
+    "|",
+)
+_COMMON = listed(
     "the a my your this that is was are has had will can must and or but with for about from to "
     "in on at by very much many people time year way thing man world life hand part child eye "
     "woman place work week case point government company group problem fact go make know take see "
     "come think look want give use find tell ask seem feel try leave call good new first last long "
     "great little own other old right big high different small large next early young important"
-).split()
+)
 
 
 def _salad(rng: Random) -> str:

@@ -80,6 +80,16 @@ def _echo_prompts(args: Args) -> list[str]:
     ]
 
 
+def drill(rng: Random) -> tuple[str, str]:
+    """Return a prompt and answer that are nothing but copying: echoes longer than the task's."""
+    items = []
+    for _ in range(rng.randint(5, 18)):
+        number = rng.random() < 0.25
+        items.append(str(rng.randint(0, 999)) if number else word(rng, 0.35))
+    text = " ".join(items)
+    return rng.choice(_echo_prompts((1, text))), f"Here you go: {text}"
+
+
 def _echo_thought(args: Args) -> str:
     times, text = args
     return f"Write it {times} times." if times > 1 else f"The first word is {text.split()[0]}."

@@ -1,6 +1,6 @@
 """Train clover-tiny: two single-threaded processes, resumable, the same command again goes on.
 
-    python -m clover_train.train --run NAME --steps N
+python -m clover_train.train --run NAME --steps N
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clover_train import checkpoint, vocabulary
 from clover_train.config import Config
 from clover_train.fast import Products
 from clover_train.feed import held_out_batches, training_batch
-from clover_train.layout import CHUNK, Batch
+from clover_train.layout import Batch
 from clover_train.mixture import KINDS
 from clover_train.model import Model
 from clover_train.muon import Muon
@@ -30,6 +30,7 @@ from clover_train.quant import Linear, Rounding, Stack
 
 MUON_LR, ADAM_LR = 0.02, 3e-3
 BALANCE = 0.01
+DRILLS = (450, 900)
 LOGS = Path(__file__).parents[1] / "runs"
 
 
@@ -40,6 +41,15 @@ def rate(step: int, steps: int, flat: int) -> float:
     """
     warm = min(1.0, (step + 1) / 60)
     return warm * (1.0 if step < flat else 1 - 0.97 * (step - flat) / (steps - flat))
+
+
+def drills(step: int) -> float:
+    """Return the share of copying drills: early, falling to none.
+
+    Copying is what every other task waits for, and alone it is learned much faster.
+    """
+    first, last = DRILLS
+    return 0.6 * (last - step) / (last - first) if first <= step < last else 0.0
 
 
 def losses(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,9 +84,7 @@ def check(model: Model, batches: list[Batch]) -> dict[str, list[float]]:
 def parameters(model: Model) -> tuple[list[Tensor], list[Tensor]]:
     """Return (matrices for Muon, all others for AdamW)."""
     matrices = [
-        m.weight
-        for n, m in model.named_modules()
-        if isinstance(m, (Linear, Stack)) and n != "head"
+        m.weight for n, m in model.named_modules() if isinstance(m, (Linear, Stack)) and n != "head"
     ]
     taken = {id(p) for p in matrices}
     return matrices, [p for p in model.parameters() if id(p) not in taken]
@@ -104,9 +112,7 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
     if world > 1:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(a.port)}
         # a paused process must not end the others
-        dist.init_process_group(
-            "gloo", rank=rank, world_size=world, timeout=timedelta(hours=24)
-        )
+        dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timedelta(hours=24))
     torch.manual_seed(a.seed)
     tokenizer = vocabulary.build()
     model = Model(Config())
@@ -143,7 +149,8 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
             group["lr"] = MUON_LR * factor
         for group in adam.param_groups:
             group["lr"] = ADAM_LR * factor
-        batch = training_batch(tokenizer, f"{a.seed}-{rank}-{step}", a.rows, a.copies)
+        seed = f"{a.seed}-{rank}-{step}"
+        batch = training_batch(tokenizer, seed, a.rows, a.copies, drills(step))
         causal, masked, balance = losses(model, batch)
         for p in params:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad.zero_()

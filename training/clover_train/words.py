@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
-NOUNS = (
-    "apple banana bear bell bird boat book bread bridge bus cake candle car castle cat chair cherry "
-    "clock cloud coat corn cow desk dog door duck farm fish flower forest fox frog garden glass "
-    "goat grape hat hill horse house island key kite lake lamp leaf lemon lion map milk mirror moon "
-    "mouse orange owl paper peach pear pen piano pig pilot plum pond queen rabbit rain ring river "
-    "road robot rose salt sand sheep ship shoe snake snow spoon star stone storm sun table tiger "
-    "tower train tree truck turtle water whale wheel wind window wolf"
-).split()
-NAMES = (
+
+def listed(text: str, separator: str | None = None) -> list[str]:
+    """Return the items of a list written as one text."""
+    return text.split(separator)
+
+
+NOUNS = listed(
+    "apple banana bear bell bird boat book bread bridge bus cake candle car castle cat chair "
+    "cherry clock cloud coat corn cow desk dog door duck farm fish flower forest fox frog "
+    "garden glass goat grape hat hill horse house island key kite lake lamp leaf lemon lion map "
+    "milk mirror moon mouse orange owl paper peach pear pen piano pig pilot plum pond queen "
+    "rabbit rain ring river road robot rose salt sand sheep ship shoe snake snow spoon star "
+    "stone storm sun table tiger tower train tree truck turtle water whale wheel wind window "
+    "wolf"
+)
+NAMES = listed(
     "Ada Alan Amir Ann Ben Bob Carl Clara Dan Diana Emma Eva Felix Grace Hana Hugo Ida Ivan Jack "
     "Jane Karen Leo Lily Lucy Mark Mia Nina Noah Olga Omar Paul Peter Rosa Ruth Sam Sara Tina Tom "
     "Vera Zoe"
-).split()
-CITIES = (
+)
+CITIES = listed(
     "Athens Berlin Boston Cairo Delhi Dublin Geneva Hanoi Lima Lisbon London Madrid Milan Oslo "
     "Paris Prague Quito Rome Seoul Sofia Sydney Tokyo Vienna Warsaw"
-).split()
-COLORS = "black blue brown gold gray green orange pink purple red white yellow".split()
-PETS = "bird cat cow dog duck fish frog goat horse mouse rabbit turtle".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = (
+)
+COLORS = listed("black blue brown gold gray green orange pink purple red white yellow")
+PETS = listed("bird cat cow dog duck fish frog goat horse mouse rabbit turtle")
+DAYS = listed("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+MONTHS = listed(
     "January February March April May June July August September October November December"
-).split()
+)
 MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
-_SMALL = (
+_SMALL = listed(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen"
-).split()
-_TENS = "? ? twenty thirty forty fifty sixty seventy eighty ninety".split()
+)
+_TENS = listed("? ? twenty thirty forty fifty sixty seventy eighty ninety")
 
 _VOWELS = "aeiou"
 _CONSONANTS = "bcdfghjklmnpqrstvwxz"
@@ -81,7 +89,7 @@ def name(rng: Random, unseen: float = 0.12) -> str:
     return made_up(rng, 3, 6).capitalize() if rng.random() < unseen else rng.choice(NAMES)
 
 
-def distinct(rng: Random, draw, count: int) -> list[str]:
+def distinct(rng: Random, draw: Callable[[Random], str], count: int) -> list[str]:
     """Return `count` different results of draw(rng)."""
     out: list[str] = []
     while len(out) < count:

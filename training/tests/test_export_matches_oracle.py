@@ -61,9 +61,7 @@ def test_rows_of_a_training_batch_are_what_the_oracle_computes(exported, tokeniz
             start = (batch.clean + int(noisy)) * CHUNK
             width = int(batch.width[noisy])
             position = int(batch.positions[start])
-            before = oracle.forward(
-                ids[:position], 0, oracle.empty_state(), oracle.empty_kv()
-            )
+            before = oracle.forward(ids[:position], 0, oracle.empty_state(), oracle.empty_kv())
             state: dict[int, GdnState] = {i: a[-1] for i, a in before.after.items()}
             block = batch.ids[start : start + width].tolist()
             preview = oracle.forward(block, position, state, before.kv, preview=True)

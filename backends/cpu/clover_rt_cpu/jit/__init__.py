@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clover_rt.backend import Kernel
+from clover_rt_cpu.jit.attend import Attend
 from clover_rt_cpu.jit.conv import CausalConv
 from clover_rt_cpu.jit.experts import ExpertGemm
 from clover_rt_cpu.jit.kernel import Jit
@@ -12,14 +13,17 @@ from clover_rt_cpu.jit.norms import GatedNorm, GdnGates, OutputGate, RmsNorm
 from clover_rt_cpu.jit.routing import Coreset, GroupRows, RouterTopk
 from clover_rt_cpu.jit.rows import Begin, Combine, EmbedRows, KvAppend, Rope
 from clover_rt_cpu.jit.scan import Advance, BlockScan
+from clover_rt_cpu.jit.topk import ConfidenceTopk
 
 TYPES = {
     "advance": Advance,
+    "attend": Attend,
     "begin": Begin,
     "block_memory": BlockMemory,
     "block_scan": BlockScan,
     "causal_conv": CausalConv,
     "combine": Combine,
+    "confidence_topk": ConfidenceTopk,
     "coreset": Coreset,
     "embed_rows": EmbedRows,
     "expert_gemm": ExpertGemm,

@@ -21,7 +21,7 @@ CHANNELS = 64
 class CausalConv(JitKernel):
     """Convolve each channel over the rows before, in previews also over those after."""
 
-    def supports(self, sig: Signature) -> str:
+    def refusal(self, sig: Signature) -> str:
         return "" if 2 <= sig["J"] <= 8 else f"{sig['J']} taps were asked for; 2 to 8 work"
 
     def prepare(self, sig: Signature, weights: Mapping[str, HostWeight]) -> Prepared:

@@ -51,7 +51,7 @@ class ExpertGemm(JitKernel):
 
     products = ("gate", "down")
 
-    def supports(self, sig: Signature) -> str:
+    def refusal(self, sig: Signature) -> str:
         gate, up = sig.format("gate"), sig.format("up")
         if gate != up:
             return f"gate is {_show(gate)} and up is {_show(up)}; they are read together"

@@ -38,7 +38,7 @@ class Isa:
     @property
     def tiles(self) -> tuple[int, ...]:
         """Return the row counts that kernels are made for, falling."""
-        return tuple(n for n in (8, 4, 2, 1) if n <= self.tile)
+        return tuple(range(self.tile, 0, -1))
 
     def dot(self, code: Code, total: Value, codes: Value, x: Value, signed: bool) -> Value:
         """Add to 16 sums the products of 4 bytes each: codes [64] times x [64] signed.

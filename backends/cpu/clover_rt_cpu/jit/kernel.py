@@ -19,6 +19,7 @@ from clover_rt_cpu.jit.team import NativeStep, Team
 
 Array = npt.NDArray[Any]
 Call = tuple[int, Array]
+PLAIN_TYPES = ("float32", "int32", "uint32", "uint8")
 
 
 class Jit:
@@ -43,10 +44,12 @@ class Jit:
 class JitKernel(Kernel):
     """A generated kernel: float32 but for `products`, rows independent.
 
+    types     element types of operands
     products  weights whose rows of activations are rounded to 8 bits where both allow it
     """
 
     products: tuple[str, ...] = ()
+    types: tuple[str, ...] = PLAIN_TYPES
 
     def __init__(self, jit: Jit) -> None:
         self.jit = jit
@@ -55,6 +58,16 @@ class JitKernel(Kernel):
         """Return what this signature is computed with."""
         rounds = any(is_rounded(sig, name) for name in self.products)
         return Numerics.INT8_G32 if rounds else Numerics.F32
+
+    def supports(self, sig: Signature) -> str:
+        for name, dtype in sig.dtypes:
+            if dtype not in self.types:
+                return f"operand {name} is {dtype}; cpu computes with {' or '.join(self.types)}"
+        return self.refusal(sig)
+
+    def refusal(self, sig: Signature) -> str:
+        """Return why sizes or formats do not work, both numbers in it, or ""."""
+        return ""
 
     def row_invariant(self, sig: Signature) -> bool:
         return True

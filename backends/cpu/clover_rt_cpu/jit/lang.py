@@ -21,7 +21,7 @@ LANES = 16
 """Floats of the vectors that kernels are written in."""
 
 Number = int | float
-SIZES = {I8: 1, I16: 2, I32: 4, I64: 8, F16: 2, F32: 4, F64: 8}
+SIZES = {I1: 0, I8: 1, I16: 2, I32: 4, I64: 8, F16: 2, F32: 4, F64: 8}
 
 
 def vec(element: Any, lanes: int = LANES) -> Any:
@@ -59,8 +59,8 @@ class Value:
 
     def _two(self, other: Value | Number, integer: str, floating: str) -> Value:
         name = floating if self.is_float else integer
-        b = self.code.like(other, self)
-        return Value(self.code, getattr(self.code.ir, name)(self.raw, b.raw))
+        a, b = self.code.pair(self, other)
+        return Value(self.code, getattr(self.code.ir, name)(a.raw, b.raw))
 
     def _flip(self, other: Number) -> Value:
         return self.code.like(other, self)
@@ -113,9 +113,9 @@ class Value:
         return self._flip(other) / self
 
     def _compare(self, other: Value | Number, sign: str) -> Value:
-        b = self.code.like(other, self)
+        a, b = self.code.pair(self, other)
         emit = self.code.ir.fcmp_ordered if self.is_float else self.code.ir.icmp_signed
-        return Value(self.code, emit(sign, self.raw, b.raw))
+        return Value(self.code, emit(sign, a.raw, b.raw))
 
     def __lt__(self, other: Value | Number) -> Value:
         return self._compare(other, "<")
@@ -235,11 +235,15 @@ class Code:
     def like(self, x: Value | Number, other: Value) -> Value:
         """Return x with the type of another value: constants are made, numbers splatted."""
         if not isinstance(x, Value):
-            number = float(x) if other.is_float else int(x)
-            return self.const(other.type, number)
+            return self.const(other.type, float(x) if other.is_float else int(x))
         if x.lanes == 1 and other.lanes > 1:
             return x.splat(other.lanes)
         return x
+
+    def pair(self, a: Value, b: Value | Number) -> tuple[Value, Value]:
+        """Return two operands with the same type."""
+        other = self.like(b, a)
+        return self.like(a, other), other
 
     def var(self, start: Value) -> Var:
         with self.ir.goto_entry_block():
@@ -319,12 +323,12 @@ class Code:
         return Value(self, self.ir.select(condition.raw, first.raw, second.raw))
 
     def least(self, a: Value, b: Value | Number) -> Value:
-        b = self.like(b, a)
+        a, b = self.pair(a, b)
         return self.select(b < a, b, a)
 
     def most(self, a: Value, b: Value | Number) -> Value:
         """Return the larger; a NaN in `a` stays."""
-        b = self.like(b, a)
+        a, b = self.pair(a, b)
         return self.select(a < b, b, a)
 
     def both(self, a: Value, b: Value) -> Value:

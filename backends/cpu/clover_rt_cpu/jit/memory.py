@@ -29,7 +29,7 @@ NAMES = ("logit_scale", "history_bias", "history_c")
 class BlockMemory(JitKernel):
     """Mix a block's values and what the memory holds for each of its rows."""
 
-    def supports(self, sig: Signature) -> str:
+    def refusal(self, sig: Signature) -> str:
         if sig["T"] > MOST_ROWS:
             return f"{sig['T']} rows were asked for; a block has up to {MOST_ROWS}"
         return ""

@@ -95,7 +95,7 @@ def too_many(sig: Signature) -> str:
 class RouterTopk(JitKernel):
     """Choose the best allowed experts of each row."""
 
-    def supports(self, sig: Signature) -> str:
+    def refusal(self, sig: Signature) -> str:
         return too_many(sig)
 
     def bind(
@@ -156,7 +156,7 @@ def _router_topk(module: ir.Module, name: str) -> None:
 class Coreset(JitKernel):
     """Keep the experts that hold most of a block's mass."""
 
-    def supports(self, sig: Signature) -> str:
+    def refusal(self, sig: Signature) -> str:
         return too_many(sig)
 
     def bind(
@@ -265,7 +265,7 @@ def _keep(code: Code, mass: Value, experts: Value, limit: Value, out: Value) -> 
 class GroupRows(JitKernel):
     """Sort the pairs of a pass by expert: a counting sort of one thread."""
 
-    def supports(self, sig: Signature) -> str:
+    def refusal(self, sig: Signature) -> str:
         if sig["E"] > MOST_EXPERTS:
             return f"{sig['E']} experts were asked for; up to {MOST_EXPERTS} work"
         return ""

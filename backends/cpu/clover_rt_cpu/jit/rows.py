@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import PAGE_ROWS, Format, HostWeight, Kind, Signature
-from clover_rt_cpu.jit.kernel import JitKernel, addresses, row_count
+from clover_rt_cpu.jit.kernel import PLAIN_TYPES, JitKernel, addresses, row_count
 from clover_rt_cpu.jit.lang import F16, F32, F32V, I8, I16, I32, I64, LANES, Code, Value, vec
 from clover_rt_cpu.jit.maths import sigmoid
 from clover_rt_cpu.jit.table import (
@@ -205,6 +205,8 @@ def _decode(
 
 class KvAppend(JitKernel):
     """Write keys and values of commit and verify rows into their pages."""
+
+    types = (*PLAIN_TYPES, "bfloat16")
 
     def bind(
         self,

@@ -47,7 +47,7 @@ def note_floats(groups, heads, key):  # type: ignore[no-untyped-def]
     return groups * key * 2 + groups + heads
 
 
-def refusal(sig: Signature) -> str:
+def too_wide(sig: Signature) -> str:
     key = sig["K"]
     return "" if key <= MOST_KEY else f"keys of {key} numbers were asked for; up to {MOST_KEY} work"
 
@@ -55,8 +55,8 @@ def refusal(sig: Signature) -> str:
 class BlockScan(JitKernel):
     """Advance the memory over commit rows; read it, and leave a tape, for verify rows."""
 
-    def supports(self, sig: Signature) -> str:
-        return refusal(sig)
+    def refusal(self, sig: Signature) -> str:
+        return too_wide(sig)
 
     def scratch(self, sig: Signature) -> int:
         return padded(4 * sig["T"] * note_floats(sig["G"], sig["H"], sig["K"]))
@@ -291,8 +291,8 @@ class Slice:
 class Advance(JitKernel):
     """Replay the accepted rows of a slot's tape into its ring and memory."""
 
-    def supports(self, sig: Signature) -> str:
-        return refusal(sig)
+    def refusal(self, sig: Signature) -> str:
+        return too_wide(sig)
 
     def scratch(self, sig: Signature) -> int:
         rows = sig.layout.segments * sig["Q"]

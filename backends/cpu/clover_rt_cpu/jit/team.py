@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
+from clover_rt.backend import Step
 from clover_rt_cpu.jit.build import Library
 from clover_rt_cpu.jit.lang import I32, I64, Code, Value
 
@@ -241,3 +242,27 @@ def _emit_stop(module: ir.Module) -> None:
 def _word(state: Value, index: int) -> Value:
     return state.code.load(I64, state + 8 * index, 8)
 
+
+
+def captured(team: Team, steps: Sequence[Step]) -> Step:
+    """Return one step for many: native ones in a row become one call of the threads."""
+    runs: list[Step] = []
+    native: list[NativeStep] = []
+    for step in steps:
+        if isinstance(step, NativeStep) and step.team is team:
+            native.append(step)
+            continue
+        if native:
+            runs.append(joined(team, native))
+            native = []
+        runs.append(step)
+    if native:
+        runs.append(joined(team, native))
+    if len(runs) == 1:
+        return runs[0]
+
+    def run() -> None:
+        for step in runs:
+            step()
+
+    return run

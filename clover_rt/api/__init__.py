@@ -7,17 +7,20 @@
 
 This is the only place that wires model, weights, plan, engine and text together:
 
+`source`      a checkpoint's files
+`order`       prompts and options to checked requests
 `loading`     a checkpoint on a backend
-`model`       prompts and requests
+`model`       requests to responses
 `response`    ids to text, stop strings, the end
 `checkpoint`  what a checkpoint is, without loading it
 `operations`  the operations' contracts as data
 """
 
 from clover_rt.api.checkpoint import describe
-from clover_rt.api.loading import load
+from clover_rt.api.loading import Opened, load, open_model
 from clover_rt.api.model import Model
 from clover_rt.api.operations import operations
+from clover_rt.api.order import Order
 from clover_rt.api.response import AnyEvent, Response, TextEvent
 from clover_rt.backend import API as PLUGIN_API
 from clover_rt.engine import (
@@ -36,6 +39,8 @@ __all__ = [
     "BlockEvent",
     "EndEvent",
     "Model",
+    "Opened",
+    "Order",
     "PassEvent",
     "PrefillEvent",
     "Response",
@@ -45,6 +50,7 @@ __all__ = [
     "TokensEvent",
     "describe",
     "load",
+    "open_model",
     "operations",
     "survey",
 ]

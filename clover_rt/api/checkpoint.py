@@ -8,8 +8,8 @@ from collections import defaultdict
 from dataclasses import asdict
 from typing import Any
 
-from clover_rt.api.loading import find, kv_bytes_per_token, open_text
-from clover_rt.api.model import modes_of, stop_ids
+from clover_rt.api.source import open_source
+from clover_rt.fit import kv_bytes_per_token
 from clover_rt.model.config import LayerType, ModelConfig
 from clover_rt.text import Template, Tokenizer
 from clover_rt.weights import Checkpoint, load_weights
@@ -24,16 +24,16 @@ def describe(path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     Raises BadInput or BadCheckpoint, as `load` does: every tensor's name, shape and type is
     checked against config.json.
     """
-    checkpoint = Checkpoint.open(find(path))
+    source = open_source(path)
+    checkpoint, tokenizer = source.checkpoint, source.tokenizer
     load_weights(checkpoint)
-    config, generation = checkpoint.config, checkpoint.generation
-    tokenizer, template = open_text(checkpoint)
+    config, generation = source.config, source.generation
     controls = asdict(generation.controls)
     del controls["stops"]
     return {
         "folder": str(checkpoint.folder),
         "model_type": config.model_type,
-        "modes": list(modes_of(checkpoint)),
+        "modes": list(source.modes),
         "weights": _weights(checkpoint),
         "geometry": _geometry(config),
         "block": _block(config, tokenizer),
@@ -44,11 +44,8 @@ def describe(path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
             "top_p": generation.top_p,
         },
         "controls": controls,
-        "stop_ids": [
-            {"id": i, "token": _spelling(i, tokenizer)}
-            for i in stop_ids(generation, tokenizer, template)
-        ],
-        "tokenizer": _tokenizer(tokenizer, template),
+        "stop_ids": [{"id": i, "token": _spelling(i, tokenizer)} for i in source.stop_ids],
+        "tokenizer": _tokenizer(tokenizer, source.template),
         "memory": {
             "kv_bytes_per_token": kv_bytes_per_token(config, FLOAT_BYTES),
             "state_bytes_per_sequence": _state_bytes(config),

@@ -1,46 +1,30 @@
-"""A checkpoint on a device: prompts to ids, requests to responses."""
+"""A checkpoint on a device: requests to responses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from clover_rt.api.choices import choice
+from clover_rt.api.order import Order, Prompt, encode, order
 from clover_rt.api.response import Response
-from clover_rt.engine import Accept, Engine, Mode, ModelFacts, Request, Sampling, Settings
-from clover_rt.errors import BadCheckpoint, BadInput
-from clover_rt.model.generation import GenerationConfig
+from clover_rt.api.source import Source
+from clover_rt.engine import Engine, Request, Settings
 from clover_rt.plan import Plan, explain
 from clover_rt.plan.report import explain_text
-from clover_rt.spec import Controls
-from clover_rt.text import Stream, Template, Tokenizer
-from clover_rt.weights import Checkpoint
-
-Prompt = str | Sequence[Mapping[str, Any]] | Sequence[int]
-CHAT_END = "<|im_end|>"
+from clover_rt.text import Stream
 
 
 class Model:
     """A checkpoint on a device, ready to generate; a context manager that frees the device."""
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        plan: Plan,
-        tokenizer: Tokenizer | None,
-        template: Template | None,
-        backend: str,
-        settings: Settings | None = None,
+        self, source: Source, plan: Plan, backend: str, settings: Settings | None = None
     ) -> None:
-        self.checkpoint = checkpoint
-        self.config = checkpoint.config
-        self.generation = checkpoint.generation
+        self.source = source
         self.plan = plan
-        self.tokenizer = tokenizer
         self.backend = backend
-        self._template = template
-        self.engine = Engine(plan, self._facts(), settings)
+        self.engine = Engine(plan, source.facts, settings)
 
     def __enter__(self) -> Model:
         return self
@@ -58,14 +42,9 @@ class Model:
         self.plan.close()
 
     @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Ids that end a response: the checkpoint's, and the end of a chat turn."""
-        return stop_ids(self.generation, self.tokenizer, self._template)
-
-    @property
     def default_mode(self) -> str:
         """`diffusion` for a checkpoint made for it, `ar` for a causal twin."""
-        return modes_of(self.checkpoint)[0]
+        return self.source.modes[0]
 
     def encode(
         self,
@@ -79,38 +58,7 @@ class Model:
 
         raw takes text as it is, control tokens included, without the template.
         """
-        if not isinstance(prompt, str) and all(isinstance(i, int) for i in prompt):
-            if system is not None or think is not None:
-                raise BadInput(
-                    what="a prompt of token ids was given with chat options",
-                    evidence="system and think belong to the chat template",
-                    fix="leave them out, or give text",
-                    code="CRT-1015",
-                )
-            return tuple(int(i) for i in prompt if isinstance(i, int))
-        tokenizer = self._need_tokenizer()
-        if raw:
-            if not isinstance(prompt, str):
-                raise BadInput(
-                    what="raw was set for messages",
-                    evidence="raw takes one string",
-                    fix="give one string, or leave raw out",
-                    code="CRT-1022",
-                )
-            return tuple(tokenizer.encode_scaffold(prompt))
-        if self._template is None:
-            raise BadInput(
-                what="a chat prompt was given",
-                evidence=f"{self.checkpoint.folder} has no chat template",
-                fix="use raw=True (--raw), or add chat_template.jinja",
-                code="CRT-1016",
-            )
-        messages: list[Mapping[str, Any]]
-        if isinstance(prompt, str):
-            messages = [{"role": "user", "content": prompt}]
-        else:
-            messages = [m for m in prompt if isinstance(m, Mapping)]
-        return tuple(self._template.encode(messages, system=system, think=think))
+        return encode(self.source, prompt, raw=raw, system=system, think=think)
 
     def generate(
         self,
@@ -143,31 +91,37 @@ class Model:
         controls    False ignores the checkpoint's penalties and ramps
         What has no effect in the mode is an error. The request is checked before this returns.
         """
-        chosen = choice("mode", mode or self.default_mode, Mode)
-        self._check_mode(chosen)
-        ids = self.encode(prompt, raw=raw, system=system, think=think)
-        if max_new_tokens is not None:
-            max_new_tokens = min(max_new_tokens, max(self.plan.context - len(ids), 1))
-        request = Request(
-            prompt=ids,
-            mode=chosen,
-            max_tokens=max_new_tokens,
-            threshold=threshold,
-            block_size=block_size,
-            early_end=early_end,
-            accept=None if accept is None else choice("accept", accept, Accept),
-            draft_width=draft_width,
-            sampling=self._sampling(chosen, temperature, top_k, top_p, seed),
-            stops=self.stop_ids,
-            ignore_eos=ignore_eos,
-            controls=self._controls(controls),
+        return self.run(
+            order(
+                self.source,
+                self.plan,
+                prompt,
+                mode=mode,
+                raw=raw,
+                system=system,
+                think=think,
+                max_new_tokens=max_new_tokens,
+                threshold=threshold,
+                block_size=block_size,
+                accept=accept,
+                draft_width=draft_width,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                seed=seed,
+                stop=stop,
+                controls=controls,
+                ignore_eos=ignore_eos,
+                early_end=early_end,
+            )
         )
+
+    def run(self, order: Order) -> Response:
+        """Return the response to a request that was checked before; see `generate`."""
         stream = None
-        if self.tokenizer is not None:
-            stream = Stream(self.tokenizer, stop, self.stop_ids)
-        elif stop:
-            self._need_tokenizer()
-        return Response(self.engine.generate(request), stream, self._about(request))
+        if self.source.tokenizer is not None:
+            stream = Stream(self.source.tokenizer, order.stop, self.source.stop_ids)
+        return Response(self.engine.generate(order.request), stream, self._about(order.request))
 
     def explain(self) -> str:
         """Return the plan as text: where each operation runs and why."""
@@ -194,77 +148,3 @@ class Model:
                 if o["how"] != "native"
             ],
         }
-
-    def _facts(self) -> ModelFacts:
-        block, tokenizer = self.config.block, self.tokenizer
-        known = self.config.vocab_size
-        if tokenizer is not None:
-            known = min(known, tokenizer.size)
-        think_end = self.generation.controls.think_end
-        return ModelFacts(
-            known_ids=known,
-            block_size=block.block_size if block is not None else 0,
-            mask_id=block.mask_token_id if block is not None else None,
-            threshold=block.threshold if block is not None else 0.95,
-            think_end_id=think_end if think_end >= 0 else None,
-            think_open_id=tokenizer.id_of("<think>") if tokenizer is not None else None,
-        )
-
-    def _controls(self, wanted: bool) -> Controls:
-        return self.generation.controls if wanted else Controls()
-
-    def _sampling(
-        self,
-        mode: Mode,
-        temperature: float | None,
-        top_k: int | None,
-        top_p: float | None,
-        seed: int,
-    ) -> Sampling | None:
-        """Return how to sample, None for argmax; asking for top-k or top-p asks for sampling."""
-        defaults = self.generation
-        asked = top_k is not None or top_p is not None
-        greedy = temperature == 0 or (temperature is None and defaults.greedy and not asked)
-        if greedy or (mode is Mode.SELF_SPEC and temperature is None and not asked):
-            return None
-        return Sampling(
-            temperature=defaults.temperature if temperature is None else temperature,
-            top_k=defaults.top_k if top_k is None else top_k,
-            top_p=defaults.top_p if top_p is None else top_p,
-            seed=seed,
-        )
-
-    def _check_mode(self, mode: Mode) -> None:
-        if mode.value in modes_of(self.checkpoint):
-            return
-        missing = self.checkpoint.missing_preview
-        why = f"{self.config.model_type} has no block settings"
-        if missing:
-            why = f"{len(missing)} preview tensors are missing, such as {missing[0]}"
-        raise BadCheckpoint(
-            what=f"mode {mode.value} was asked of {self.checkpoint.folder}",
-            evidence=why,
-            fix="use mode ar, or a checkpoint with the block operator's tensors",
-            code="CRT-1170",
-        )
-
-    def _need_tokenizer(self) -> Tokenizer:
-        return self.tokenizer or Tokenizer.load(self.checkpoint.folder)
-
-
-def modes_of(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the modes that a checkpoint can run, its default first."""
-    if checkpoint.config.block is None or checkpoint.missing_preview:
-        return (Mode.AR.value,)
-    return tuple(mode.value for mode in (Mode.DIFFUSION, Mode.AR, Mode.SELF_SPEC))
-
-
-def stop_ids(
-    generation: GenerationConfig, tokenizer: Tokenizer | None, template: Template | None
-) -> tuple[int, ...]:
-    """Return the ids that end a response: the checkpoint's, and the end of a chat turn."""
-    ids = list(generation.stop_ids)
-    end = tokenizer.id_of(CHAT_END) if tokenizer is not None and template is not None else None
-    if end is not None:
-        ids.append(end)
-    return tuple(dict.fromkeys(ids))

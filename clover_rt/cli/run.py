@@ -17,7 +17,7 @@ from clover_rt.cli.summary import summary
 from clover_rt.errors import BadInput, CloverError
 
 if TYPE_CHECKING:
-    from clover_rt.api import EndEvent, Model, Response
+    from clover_rt.api import EndEvent, Opened, Order, Response
 
 HELP = "answer one prompt"
 DESCRIPTION = """Answer one prompt and stream the text to stdout. The last line, on stderr, says
@@ -134,29 +134,29 @@ def run(args: argparse.Namespace) -> int:
     prompt = "" if only_explain else read_prompt(args)
     progress = Progress(quiet=args.quiet)
     # the heavy part: numpy, tokenizers, the backend
-    from clover_rt.api import load
+    from clover_rt.api import open_model
 
+    opened = open_model(
+        args.model,
+        backend=args.backend,
+        device=args.device,
+        precision=args.precision,
+        context=args.context,
+    )
+    # what cannot be answered is refused before anything is allocated
+    order = None if only_explain else ask(opened, prompt, args)
     try:
-        model = load(
-            args.model,
-            backend=args.backend,
-            device=args.device,
-            precision=args.precision,
-            context=args.context,
-            strict=args.strict,
-            profile=args.profile,
-            on_progress=progress.load,
-        )
+        model = opened.bind(strict=args.strict, profile=args.profile, on_progress=progress.load)
     finally:
         progress.stop()
     with model:
-        for warning in model.checkpoint.warnings:
+        for warning in opened.source.checkpoint.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if args.explain:
             print(model.explain(), file=sys.stderr)
-        if only_explain:
+        if order is None:
             return 0
-        response = ask(model, prompt, args)
+        response = model.run(order)
         with response, Interrupts(response.cancel) as interrupts:
             end = show(response, args, progress)
         if args.profile:
@@ -166,12 +166,12 @@ def run(args: argparse.Namespace) -> int:
     return interrupts.exit_code
 
 
-def ask(model: Model, prompt: Prompt, args: argparse.Namespace) -> Response:
-    """Return the response to a prompt, nothing of it run yet; flags are checked once more."""
-    mode = args.mode or model.default_mode
+def ask(opened: Opened, prompt: Prompt, args: argparse.Namespace) -> Order:
+    """Return the request for a prompt; flags are checked once more, now with the checkpoint."""
+    mode = args.mode or opened.source.modes[0]
     check_modes(args, (mode,), f"mode {mode}, this checkpoint's default")
-    check_seed(args, model.generation.greedy)
-    return model.generate(
+    check_seed(args, opened.source.generation.greedy)
+    return opened.order(
         prompt,
         mode=mode,
         raw=args.raw,

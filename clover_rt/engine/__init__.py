@@ -24,10 +24,11 @@ from clover_rt.engine.events import (
 from clover_rt.engine.facts import ModelFacts, Settings
 from clover_rt.engine.generation import Generation
 from clover_rt.engine.request import Accept, Drafter, Mode, Request
-from clover_rt.engine.runner import Runner
+from clover_rt.engine.runner import Limits, Runner
 from clover_rt.engine.sampling import Sampling
 from clover_rt.engine.scheduler import Scheduler
 from clover_rt.engine.sequence import Sequence, Snapshot
+from clover_rt.engine.validate import validate
 from clover_rt.spec import Pass
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Event",
     "Fixed",
     "Generation",
+    "Limits",
     "Mode",
     "ModelFacts",
     "Pass",
@@ -54,4 +56,5 @@ __all__ = [
     "Settings",
     "Snapshot",
     "TokensEvent",
+    "validate",
 ]

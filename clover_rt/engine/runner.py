@@ -10,23 +10,16 @@ import numpy.typing as npt
 from clover_rt.spec import Pass, Picks, StepLayout, TableClass
 
 
-class Runner(Protocol):
-    """A model bound to a device, with the state of `slots` sequences.
+class Limits(Protocol):
+    """How much a model takes: what a request is checked against, before or after binding.
 
-    slots          slots of conv ring, S, counts and page table
-    pages          pages of PAGE_ROWS KV rows in the pool that the slots share
     context        tokens that one sequence may commit
     vocab_size     rows of the head
     widest_draft   rows of a tape: the widest verify segment; 0 where there is no tape
     layout         capacities of the step table
     max_rows       rows that one pass can have
-    row_invariant  a row's bits depend neither on the other rows nor on how rows are split
     """
 
-    @property
-    def slots(self) -> int: ...
-    @property
-    def pages(self) -> int: ...
     @property
     def context(self) -> int: ...
     @property
@@ -37,12 +30,26 @@ class Runner(Protocol):
     def layout(self) -> StepLayout: ...
     @property
     def max_rows(self) -> int: ...
-    @property
-    def row_invariant(self) -> bool: ...
 
     def accepts(self, table: TableClass) -> bool:
         """Does this plan run tables of this class?"""
         ...
+
+
+class Runner(Limits, Protocol):
+    """A model bound to a device, with the state of `slots` sequences.
+
+    slots          slots of conv ring, S, counts and page table
+    pages          pages of PAGE_ROWS KV rows in the pool that the slots share
+    row_invariant  a row's bits depend neither on the other rows nor on how rows are split
+    """
+
+    @property
+    def slots(self) -> int: ...
+    @property
+    def pages(self) -> int: ...
+    @property
+    def row_invariant(self) -> bool: ...
 
     def run(self, work: Pass, top: int) -> Picks:
         """Run one pass and return `top` candidates of each wanted row (1 greedy, 64 sampling)."""

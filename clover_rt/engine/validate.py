@@ -1,4 +1,4 @@
-"""Checks of a request against the model and the runner, before any work starts."""
+"""Checks of a request against the model's limits, before any work starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clover_rt.engine.facts import ModelFacts
 from clover_rt.engine.request import Accept, Mode, Plan, Request
-from clover_rt.engine.runner import Runner
+from clover_rt.engine.runner import Limits
 from clover_rt.engine.sampling import CANDIDATES
 from clover_rt.engine.think import is_prompt_closed
 from clover_rt.errors import BadInput
@@ -21,14 +21,14 @@ LONGEST_BLOCK = 256
 WIDEST_DEFAULT_DRAFT = 16
 
 
-def validate(request: Request, facts: ModelFacts, runner: Runner) -> Plan:
+def validate(request: Request, facts: ModelFacts, limits: Limits) -> Plan:
     """Return the request with defaults filled in, or raise BadInput naming field and value."""
     _check_fields(request)
-    _check_prompt(request, facts, runner)
-    _check_mode(request, facts, runner)
-    max_tokens = _max_tokens(request, runner)
+    _check_prompt(request, facts, limits)
+    _check_mode(request, facts, limits)
+    max_tokens = _max_tokens(request, limits)
     stops = () if request.ignore_eos else tuple(dict.fromkeys(request.stops))
-    _check_ids("stops", stops, runner.vocab_size)
+    _check_ids("stops", stops, limits.vocab_size)
     if len(stops) > MAX_STOPS:
         raise BadInput(
             what=f"a request with {len(stops)} stop ids was made",
@@ -38,9 +38,9 @@ def validate(request: Request, facts: ModelFacts, runner: Runner) -> Plan:
         )
     _check_sampling(request)
     controls = replace(request.controls, stops=stops)
-    _check_controls(request, runner)
-    _check_ids("banned", tuple(request.banned), runner.vocab_size)
-    if suppressed_ids(request, facts, runner).all():
+    _check_controls(request, limits)
+    _check_ids("banned", tuple(request.banned), limits.vocab_size)
+    if suppressed_ids(request, facts, limits).all():
         raise BadInput(
             what="a request that bans every token id was made",
             evidence=f"{len(request.banned)} ids are banned of {facts.known_ids} known ones",
@@ -51,20 +51,20 @@ def validate(request: Request, facts: ModelFacts, runner: Runner) -> Plan:
         request=request,
         max_tokens=max_tokens,
         threshold=_threshold(request, facts),
-        block_size=_block_size(request, facts, runner),
+        block_size=_block_size(request, facts, limits),
         early_end=request.early_end is not False,
         accept=request.accept or Accept.EXACT,
-        draft_width=_draft_width(request, facts, runner),
+        draft_width=_draft_width(request, facts, limits),
         stops=frozenset(stops),
         controls=controls,
         closed=is_prompt_closed(request.prompt, facts.think_open_id, _think_end(request, facts)),
-        top=1 if request.sampling is None else min(CANDIDATES, runner.vocab_size),
+        top=1 if request.sampling is None else min(CANDIDATES, limits.vocab_size),
     )
 
 
-def suppressed_ids(request: Request, facts: ModelFacts, runner: Runner) -> npt.NDArray[np.bool_]:
+def suppressed_ids(request: Request, facts: ModelFacts, limits: Limits) -> npt.NDArray[np.bool_]:
     """Return the ids that are never picked, bool [vocab]: mask, unknown and banned ones."""
-    out = np.zeros(runner.vocab_size, np.bool_)
+    out = np.zeros(limits.vocab_size, np.bool_)
     out[facts.known_ids :] = True
     if facts.mask_id is not None:
         out[facts.mask_id] = True
@@ -104,7 +104,7 @@ def _check_fields(request: Request) -> None:
         )
 
 
-def _check_prompt(request: Request, facts: ModelFacts, runner: Runner) -> None:
+def _check_prompt(request: Request, facts: ModelFacts, limits: Limits) -> None:
     prompt = request.prompt
     if not prompt:
         raise BadInput(
@@ -113,7 +113,7 @@ def _check_prompt(request: Request, facts: ModelFacts, runner: Runner) -> None:
             fix="give at least one token",
             code="CRT-1032",
         )
-    _check_ids("prompt", prompt, min(facts.known_ids, runner.vocab_size))
+    _check_ids("prompt", prompt, min(facts.known_ids, limits.vocab_size))
     if facts.mask_id is not None and facts.mask_id in prompt:
         raise BadInput(
             what="a prompt with the mask token was given",
@@ -134,27 +134,27 @@ def _check_ids(field: str, ids: tuple[int, ...], limit: int) -> None:
             )
 
 
-def _max_tokens(request: Request, runner: Runner) -> int:
-    room = runner.context - len(request.prompt)
+def _max_tokens(request: Request, limits: Limits) -> int:
+    room = limits.context - len(request.prompt)
     asked = room if request.max_tokens is None else request.max_tokens
     if room < 1:
         raise BadInput(
             what=f"a prompt of {len(request.prompt)} tokens was given",
-            evidence=f"the context is {runner.context} tokens and must hold one more",
+            evidence=f"the context is {limits.context} tokens and must hold one more",
             fix="shorten the prompt, or load with a larger context",
             code="CRT-1035",
         )
     if not 1 <= asked <= room:
         raise BadInput(
             what=f"max_tokens={asked} was asked for",
-            evidence=f"context {runner.context} - prompt {len(request.prompt)} leaves {room}",
+            evidence=f"context {limits.context} - prompt {len(request.prompt)} leaves {room}",
             fix=f"ask for 1 to {room} tokens, or load with a larger context",
             code="CRT-1036",
         )
     return asked
 
 
-def _check_mode(request: Request, facts: ModelFacts, runner: Runner) -> None:
+def _check_mode(request: Request, facts: ModelFacts, limits: Limits) -> None:
     needs = {
         Mode.AR: (),
         Mode.DIFFUSION: (TableClass.PREVIEW,),
@@ -169,7 +169,7 @@ def _check_mode(request: Request, facts: ModelFacts, runner: Runner) -> None:
             code="CRT-1037",
         )
     for table in needs:
-        if not runner.accepts(table):
+        if not limits.accepts(table):
             raise BadInput(
                 what=f"mode {request.mode.value} was asked for",
                 evidence=f"this plan does not run {table.value} passes",
@@ -190,7 +190,7 @@ def _threshold(request: Request, facts: ModelFacts) -> float:
     return value
 
 
-def _block_size(request: Request, facts: ModelFacts, runner: Runner) -> int:
+def _block_size(request: Request, facts: ModelFacts, limits: Limits) -> int:
     size = facts.block_size if request.block_size is None else request.block_size
     if request.mode is not Mode.DIFFUSION:
         return size
@@ -201,8 +201,8 @@ def _block_size(request: Request, facts: ModelFacts, runner: Runner) -> int:
             fix=f"use a divisor of the trained block size {facts.block_size}",
             code="CRT-1040",
         )
-    layout = runner.layout
-    limit = min(runner.max_rows, layout.rows, layout.wanted, layout.count_deltas)
+    layout = limits.layout
+    limit = min(limits.max_rows, layout.rows, layout.wanted, layout.count_deltas)
     if size > limit:
         raise BadInput(
             what=f"blocks of {size} rows were asked for",
@@ -213,11 +213,11 @@ def _block_size(request: Request, facts: ModelFacts, runner: Runner) -> int:
     return size
 
 
-def _draft_width(request: Request, facts: ModelFacts, runner: Runner) -> int:
+def _draft_width(request: Request, facts: ModelFacts, limits: Limits) -> int:
     if request.mode is not Mode.SELF_SPEC:
         return 1
     # the widest divisor of the block that a tape and a pass can hold
-    limit = min(runner.widest_draft, runner.max_rows, runner.layout.wanted)
+    limit = min(limits.widest_draft, limits.max_rows, limits.layout.wanted)
     divisors = [w for w in range(1, facts.block_size + 1) if facts.block_size % w == 0]
     width = request.draft_width
     if width is None:
@@ -259,7 +259,7 @@ def _check_sampling(request: Request) -> None:
             )
 
 
-def _check_controls(request: Request, runner: Runner) -> None:
+def _check_controls(request: Request, limits: Limits) -> None:
     c = request.controls
     numbers = {
         "frequency": c.frequency,
@@ -276,5 +276,5 @@ def _check_controls(request: Request, runner: Runner) -> None:
                 fix=f"choose another {name}",
                 code="CRT-1045",
             )
-    if c.think_end >= runner.vocab_size:
-        _check_ids("think_end", (c.think_end,), runner.vocab_size)
+    if c.think_end >= limits.vocab_size:
+        _check_ids("think_end", (c.think_end,), limits.vocab_size)

@@ -114,10 +114,16 @@ def check(case: Case, got: Any, want: Any, tolerance: Tolerance) -> list[Mismatc
     found = {name: getattr(picks, name) for name in fields}
     out = compare(case, found, {name: getattr(expected, name) for name in fields}, tolerance)
     bound = tolerance.atol * np.abs(expected.logits[np.isfinite(expected.logits)]).max(initial=1.0)
-    for i, j in np.argwhere(picks.ids != expected.ids).tolist():
+    wrong = picks.ids != expected.ids
+    # the last pick may lose to an id that is not among the expected: rounding does that to a few
+    # rows, and then its logit is as good as the expected one
+    few = int(wrong[:, -1].sum()) <= max(1, n // 8)
+    for i, j in np.argwhere(wrong).tolist():
         gaps = np.abs(np.diff(expected.logits[i]))
         near = gaps[max(j - 1, 0) : j + 1].min(initial=np.inf)
-        if near > 2 * bound or near == 0:
+        if j == top - 1 and few:
+            near = min(near, abs(float(picks.logits[i, j]) - float(expected.logits[i, j])))
+        if near > 2 * bound or gaps[max(j - 1, 0) : j + 1].min(initial=np.inf) == 0:
             got_id, want_id = int(picks.ids[i, j]), int(expected.ids[i, j])
             out.append(Mismatch("picks.ids", (i, j), got_id, want_id, 0.0, f"gap {near:.3g}"))
     for i in range(n):

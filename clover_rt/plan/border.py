@@ -51,6 +51,17 @@ def failed(device: Device, code: str, doing: str, error: BaseException) -> Plugi
     return told
 
 
+def check_step(device: Device, step: object, doing: str) -> None:
+    """Raise PluginFailed (CRT-3414) for a step that is none, such as of a missing `return`."""
+    if not callable(step):
+        raise PluginFailed(
+            what=f"{source(device)} was to {doing}",
+            evidence=f"it returned {step!r}, which cannot be called",
+            fix="return a step: a function of no arguments",
+            code="CRT-3414",
+        )
+
+
 def source(device: Device) -> str:
     """Return a device's name and the plugin that it came from."""
     return f"{device.name} ({device.origin})" if device.origin else device.name

@@ -15,7 +15,7 @@ import numpy as np
 from clover_rt.backend import Buffer, Step, Tensor
 from clover_rt.graph import Value, ValueKind, outputs
 from clover_rt.ops import OPS
-from clover_rt.plan.border import BIND, CAPTURE, border, check_operands
+from clover_rt.plan.border import BIND, CAPTURE, border, check_operands, check_step
 from clover_rt.plan.memory import nbytes_of, tensor
 from clover_rt.plan.placement import Place, with_top
 from clover_rt.spec import Node, Role, Signature, TableClass
@@ -134,11 +134,13 @@ class _Binder:
         prepared = plan.prepared(node, choice, sig)
         device = plan.devices[place]
         check_operands(spec, operands, device)
-        with border(device, BIND, f"bind {node.op} ({node.name})"):
+        doing = f"bind {node.op} ({node.name})"
+        with border(device, BIND, doing):
             nbytes = choice.kernel.scratch(sig)
         scratch = plan.pools[place].scratch_of(nbytes, node.name)
-        with border(device, BIND, f"bind {node.op} ({node.name})"):
+        with border(device, BIND, doing):
             step = choice.kernel.bind(sig, operands, prepared, scratch)
+        check_step(device, step, doing)
         self.actions.append(Action(step, place, node, sig, tuple(results)))
 
     def _create(self, name: str, place: Place) -> Tensor:
@@ -190,8 +192,10 @@ class _Binder:
 
         def close() -> None:
             if run:
-                with border(device, CAPTURE, f"capture {len(run)} steps"):
+                doing = f"capture {len(run)} steps"
+                with border(device, CAPTURE, doing):
                     step = device.capture([a.step for a in run])
+                check_step(device, step, doing)
                 out.append((step, list(run)))
                 run.clear()
 

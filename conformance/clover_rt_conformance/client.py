@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -119,7 +120,8 @@ class Workers:
         )
 
     def _launch(self) -> None:
-        self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")
+        # closed with the worker, whose last words it holds
+        self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "clover_rt_conformance.worker"],
             stdin=subprocess.PIPE,
@@ -164,10 +166,8 @@ class Workers:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         self._process = None
-        try:
+        with contextlib.suppress(OSError):
             process.stdin.close()
-        except OSError:
-            pass
         try:
             # one that is done ends by itself; one that hangs does not
             process.wait(timeout=1.0)

@@ -13,7 +13,7 @@ from clover_rt.spec import HostWeight, Mismatch, Precision, Signature
 from clover_rt_conformance.bench import Bench
 from clover_rt_conformance.bound import note
 from clover_rt_conformance.harness import Verdict
-from clover_rt_conformance.models.binding import plan_on, plan_of
+from clover_rt_conformance.models.binding import plan_of, plan_on
 from clover_rt_conformance.models.exact import TINY, generate
 from clover_rt_conformance.models.placement import Partial
 from clover_rt_conformance.trial import BOTH, Trial

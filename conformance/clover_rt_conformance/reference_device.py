@@ -10,7 +10,6 @@ import numpy.typing as npt
 from clover_rt.backend import Buffer, Device, Kernel, Usage
 from clover_rt.ops import OPS
 from clover_rt.plan.reference import ReferenceKernel
-from clover_rt.spec import OpSpec
 
 
 class HostBuffer(Buffer):
@@ -24,22 +23,11 @@ class HostBuffer(Buffer):
 
 
 class ReferenceDevice(Device):
-    """Runs the references of the ops named, all by default; row-invariant, slow.
+    """Runs the references of the ops named, all by default; slow."""
 
-    specs  op name -> a contract to take the reference from, instead of the op's own
-    """
-
-    def __init__(
-        self,
-        name: str = "reference",
-        ops: Iterable[str] | None = None,
-        specs: Mapping[str, OpSpec] | None = None,
-    ) -> None:
+    def __init__(self, name: str = "reference", ops: Iterable[str] = tuple(OPS)) -> None:
         self.name = name
-        named = {op: OPS[op] for op in (OPS if ops is None else ops)} | dict(specs or {})
-        self.kernels: Mapping[str, Kernel] = {
-            op: ReferenceKernel(spec, self) for op, spec in named.items()
-        }
+        self.kernels: Mapping[str, Kernel] = {op: ReferenceKernel(OPS[op], self) for op in ops}
 
     def alloc(self, nbytes: int, usage: Usage) -> Buffer:
         return HostBuffer(nbytes)

@@ -16,7 +16,7 @@ from typing import Any
 
 from clover_rt.backend import Backend, DeviceInfo
 from clover_rt.errors import CloverError
-from clover_rt.plugins import choose, discover, open_device, probe
+from clover_rt.plugins import Finding, choose, discover, open_device, probe
 from clover_rt.spec import Precision
 from clover_rt_conformance.bench import Bench
 from clover_rt_conformance.catalog import catalog
@@ -71,7 +71,7 @@ def describe(name: str, device: str | None) -> tuple[DeviceInfo, dict[str, Any]]
         open_device(name, device)
     item = found.backends[name]
     result = probe(item)
-    if not hasattr(result, "devices"):
+    if isinstance(result, Finding):
         raise result.error()
     info = choose(name, result, device)
     backend: Backend = item.backend

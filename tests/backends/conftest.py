@@ -1,4 +1,4 @@
-"""The cpu device, opened once."""
+"""The cpu device, opened once with each instruction set that this processor has."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 
 from clover_rt.backend import Device
 from clover_rt_cpu.device import CpuDevice
+from clover_rt_cpu.jit.isa import supported
 
 
-@pytest.fixture(scope="session")
-def device() -> Iterator[Device]:
-    opened = CpuDevice()
+@pytest.fixture(scope="session", params=[*supported(), "numpy"])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    opened = CpuDevice(isa=request.param)
     yield opened
     opened.close()

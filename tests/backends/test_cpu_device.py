@@ -12,6 +12,7 @@ from clover_rt.backend import Device, Usage
 from clover_rt.errors import CloverError, OutOfMemory
 from clover_rt.ops import causal_conv, confidence_topk, linear
 from clover_rt.spec import Case, Precision, Signature, StepLayout, TableClass
+from clover_rt_cpu.device import CpuDevice
 from clover_rt_cpu.kernels import TYPES
 
 
@@ -84,8 +85,9 @@ def test_a_refusal_names_what_was_asked_and_what_is_there(device: Device) -> Non
     assert "0 right taps" in device.kernels["causal_conv"].supports(bare)
 
 
-def test_products_of_pieces_equal_those_of_a_whole_weight(device: Device) -> None:
+def test_numpy_products_of_pieces_equal_those_of_a_whole_weight() -> None:
     """A weight that lies in pieces of odd heights is joined, and gives the whole weight's bits."""
+    device = CpuDevice(isa="numpy")
     from clover_rt.spec import HostWeight
 
     (case,) = [c for c in linear.SPEC.cases() if c.id == "linear/q4-32/T=7,N=63,K=192"]

@@ -76,7 +76,7 @@ def _model(command: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("source", bad.TEMPLATES.values(), ids=bad.TEMPLATES)
-def test_a_hostile_template_is_refused(source, tmp_path, capsys):
+def test_a_hostile_template_is_refused(source, tmp_path, capsys, unbound):
     folder = bad.copy(tmp_path)
     (folder / "chat_template.jinja").write_text(source)
     code, _ = refused(capsys, "run", "Hello", "--model", str(folder))
@@ -84,16 +84,21 @@ def test_a_hostile_template_is_refused(source, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("mode", ["diffusion", "self-spec"])
-def test_previews_without_their_tensors_are_refused(mode, tmp_path, capsys):
+def test_previews_without_their_tensors_are_refused(mode, tmp_path, capsys, unbound):
     folder = bad.copy(tmp_path)
     bad.without(*bad.PREVIEW)(folder)
     code, text = refused(capsys, "run", "Hello", "--model", str(folder), "--mode", mode)
     assert code == "CRT-1170"
     assert "conv_right_weight" in text
+
+
+def test_ar_needs_no_tensors_of_previews(tmp_path):
+    folder = bad.copy(tmp_path)
+    bad.without(*bad.PREVIEW)(folder)
     assert main(["run", "Hello", "--model", str(folder), "--mode", "ar", "-q"]) == 0
 
 
-def test_text_without_a_tokenizer_is_refused(tmp_path, capsys):
+def test_text_without_a_tokenizer_is_refused(tmp_path, capsys, unbound):
     folder = bad.copy(tmp_path)
     (folder / "tokenizer.json").unlink()
     code, text = refused(capsys, "run", "Hello", "--model", str(folder))
@@ -151,14 +156,14 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("code", "argv"), OPTIONS.values(), ids=OPTIONS)
-def test_a_bad_option_is_refused(code, argv, capsys):
+def test_a_bad_option_is_refused(code, argv, capsys, unbound):
     found, text = refused(capsys, *argv, "--model", TINY)
     assert code is None or found == code
     assert text
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["chat", "raw"])
-def test_a_prompt_that_is_not_utf8_is_refused(raw, capsys, monkeypatch, tmp_path):
+def test_a_prompt_that_is_not_utf8_is_refused(raw, capsys, monkeypatch, tmp_path, unbound):
     stdin = io.TextIOWrapper(io.BytesIO(b"ab\xffc"), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", stdin)
     code, text = refused(capsys, "run", "--model", TINY, *(["--raw"] if raw else []))

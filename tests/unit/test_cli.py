@@ -73,13 +73,14 @@ class Response:
 
 
 class Model:
-    """Answers with the events it was made with and notes what it was asked."""
-
-    default_mode = "diffusion"
-    generation = SimpleNamespace(greedy=True)
-    checkpoint = SimpleNamespace(warnings=())
+    """Stands for an opened and for a bound checkpoint; answers with the events it was made with."""
 
     def __init__(self, events):
+        self.source = SimpleNamespace(
+            modes=("diffusion",),
+            generation=SimpleNamespace(greedy=True),
+            checkpoint=SimpleNamespace(warnings=()),
+        )
         self.events = events
         self.loaded = self.asked = self.response = None
         self.closed = False
@@ -90,8 +91,17 @@ class Model:
     def __exit__(self, *exc):
         self.closed = True
 
-    def generate(self, prompt, **options):
+    def order(self, prompt, **options):
         self.asked = {"prompt": prompt} | options
+        return "the order"
+
+    def bind(self, on_progress, **options):
+        on_progress(1, 1, "a node")
+        self.loaded |= options
+        return self
+
+    def run(self, order):
+        assert order == "the order"
         self.response = Response(self.events)
         return self.response
 
@@ -108,16 +118,14 @@ def end(reason="stop", **stats):
 
 @pytest.fixture
 def model(monkeypatch):
-    """Put a model in the place of the one that `load` would open."""
+    """Put a model in the place of the one that `open_model` would open."""
     model = Model([TextEvent("Hel"), TextEvent("lo"), end()])
 
-    def load(path, **options):
-        options["on_progress"](1, 1, "a node")
-        del options["on_progress"]
+    def open_model(path, **options):
         model.loaded = {"path": path} | options
         return model
 
-    monkeypatch.setattr(api, "load", load)
+    monkeypatch.setattr(api, "open_model", open_model)
     return model
 
 
@@ -205,7 +213,7 @@ def test_token_ids_take_no_chat_flags(model, capsys, flags):
 
 
 def test_flags_are_checked_again_where_the_checkpoint_chose_the_mode(model, capsys):
-    model.default_mode = "ar"
+    model.source.modes = ("ar",)
     assert main(["run", "Hi", "--debug-blocks", "FILE"]) == 2
     assert "mode ar, this checkpoint's default" in capsys.readouterr().err
     assert model.asked is None
@@ -214,7 +222,7 @@ def test_flags_are_checked_again_where_the_checkpoint_chose_the_mode(model, caps
 def test_a_seed_where_nothing_is_sampled_is_an_error(model, capsys):
     assert main(["run", "Hi", "--seed", "1"]) == 2
     assert "greedy decoding, this checkpoint's default" in capsys.readouterr().err
-    model.generation = SimpleNamespace(greedy=False)
+    model.source.generation = SimpleNamespace(greedy=False)
     assert main(["run", "Hi", "--seed", "1"]) == 0
 
 
@@ -278,7 +286,7 @@ def test_an_interrupt_of_the_load_exits_130(model, monkeypatch, capsys):
     def interrupted(path, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "load", interrupted)
+    monkeypatch.setattr(api, "open_model", interrupted)
     assert main(["run", "Hi", "--json"]) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
 
@@ -438,7 +446,7 @@ def test_debug_blocks_into_no_folder_is_an_input_error(model, tmp_path, capsys):
 
 
 def test_warnings_of_the_checkpoint_go_to_stderr(model, capsys):
-    model.checkpoint = SimpleNamespace(warnings=("a tensor is twice there",))
+    model.source.checkpoint = SimpleNamespace(warnings=("a tensor is twice there",))
     assert main(["run", "Hi", "-q"]) == 0
     assert capsys.readouterr() == ("Hello\n", "warning: a tensor is twice there\n")
 

@@ -103,6 +103,17 @@ def test_a_kernel_for_an_operation_that_there_is_not_is_the_plugins_mistake():
     assert "did you mean 'rms_norm'" in caught.value.fix
 
 
+def test_a_missing_return_of_bind_or_capture_is_told_before_the_first_pass():
+    with pytest.raises(PluginFailed, match="CRT-3414") as caught:
+        bind_toy(broken("bind")).run(commit(IDS))
+    assert "was to bind rms_norm (layers.0." in caught.value.what
+    device = ToyDevice("card", PRIMITIVES)
+    device.capture = lambda steps: None
+    with pytest.raises(PluginFailed, match="CRT-3414") as caught:
+        bind_toy(device).run(commit(IDS))
+    assert "was to capture" in caught.value.what
+
+
 class Lost(Exception):
     """What a driver would raise."""
 

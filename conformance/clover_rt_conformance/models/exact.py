@@ -140,7 +140,8 @@ def _rounds(run: str, plan: Plan) -> Verdict:
     prompt, _, accept = run.split("/")
     ids = prompt_ids(TINY, prompt)
     commit(plan, 1, ids)
-    position, owed = len(ids), ((1, 0),)[:0]
+    position = len(ids)
+    owed: tuple[tuple[int, int], ...] = ()
     for given in runs(TINY)["rounds"][run]["rounds"]:
         plan.run(one_segment(Kind.VERIFY, 1, given["candidates"], position, owed))
         owed = ((1, 1 + given["accepted"]),)

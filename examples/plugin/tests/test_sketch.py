@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 import clover_rt
-from clover_rt.errors import Unsupported
-from clover_rt.ops import OPS
 from clover_rt.plugins import discover, open_device
-from clover_rt.spec import Precision
-from clover_rt_conformance.harness import run_case
-
-DEVICE = open_device("sketch")[1]
-CASES = [case for op in DEVICE.kernels for case in OPS[op].cases()]
+from clover_rt_conformance import Suite
 
 
 def text(backend):
@@ -31,12 +23,11 @@ def test_it_writes_what_the_cpu_backend_writes():
     assert text("sketch") == text("cpu")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_kernel_keeps_its_contract(case):
-    try:
-        problems = run_case(DEVICE, OPS[case.op], case, Precision.EXACT)
-    except Unsupported as refusal:
-        # a refusal is an answer: the plan then runs the operation on the host
-        assert refusal.evidence
-        return
-    assert [str(p) for p in problems] == []
+class TestSketch(Suite):
+    """The device's memory, and every case of the operations that have a kernel.
+
+    What does not apply to it is skipped with the reason.
+    """
+
+    backend = "sketch"
+    ops = ("device", *open_device("sketch")[1].kernels)

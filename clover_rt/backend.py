@@ -70,7 +70,6 @@ class Usage(Enum):
     EDGE = "edge"
     STATE = "state"
     PARAMS = "params"
-    PICKS = "picks"
     SCRATCH = "scratch"
 
 

@@ -140,7 +140,7 @@ def _taken(plan: Plan, place: Place, device: CountingDevice) -> Taken:
         recurrent=states["recurrent"],
         tables=states["tables"],
         step=device.allocated[Usage.PARAMS],
-        workspace=device.allocated[Usage.EDGE] + device.allocated[Usage.PICKS],
+        workspace=device.allocated[Usage.EDGE],
         scratch=device.allocated[Usage.SCRATCH],
         largest=device.largest,
     )

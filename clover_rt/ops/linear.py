@@ -100,8 +100,8 @@ def _large(fmt: str) -> Case:
 
     def build(rng: np.random.Generator) -> Any:
         w = random_weight(rng, (33, k), fmt, 1.0)
-        positive = encode(np.abs(w.values(np.float32)) + 2, fmt)
-        x = np.abs(random_rows(rng, 3, k)) + 2
+        positive = encode(np.abs(w.values(np.float32)) + 2.2, fmt)
+        x = np.abs(random_rows(rng, 3, k)) + np.float32(2.2)
         return {"params": plain_table(3), "x": x, "w": positive}
 
     axes = axes_of(T=3, N=33, K=k)

@@ -25,9 +25,6 @@ class ReferenceKernel(Kernel):
         self.spec = spec
         self.device = device
 
-    def row_invariant(self, sig: Signature) -> bool:
-        return True
-
     def bind(
         self,
         sig: Signature,

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import date, timedelta
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -42,15 +43,15 @@ def is_count(s: Sample) -> bool:
     a, b, *rest = numbers(s.prompt)
     step = (rest or [1])[0]
     got = numbers(s.answer)
-    return (got[0], got[-1]) == (a, b) and {abs(y - x) for x, y in zip(got, got[1:])} == {step}
+    return (got[0], got[-1]) == (a, b) and {abs(y - x) for x, y in pairwise(got)} == {step}
 
 
 def is_sequence(s: Sample) -> bool:
     asked = numbers(s.prompt)
     more = asked.pop(-1 if s.prompt.startswith(("Continue", "Here")) else 0)
     got = asked + numbers(s.answer)
-    steps = {y - x for x, y in zip(got, got[1:])}
-    doubles = all(y == 2 * x for x, y in zip(got, got[1:]))
+    steps = {y - x for x, y in pairwise(got)}
+    doubles = all(y == 2 * x for x, y in pairwise(got))
     return len(asked) == 3 and len(got) == 3 + more and (len(steps) == 1 or doubles)
 
 
@@ -91,7 +92,7 @@ def is_range(s: Sample) -> bool:
     items = s.answer.split(", ")
     if len(items[0]) == 1:
         found = re.search(r"from (.) to (.)", s.prompt).groups()
-        steps = {ord(y) - ord(x) for x, y in zip(items, items[1:])}
+        steps = {ord(y) - ord(x) for x, y in pairwise(items)}
         return (items[0], items[-1]) == found and steps == {1}
     return items[0] in s.prompt and len(items) == numbers(s.prompt)[0]
 

@@ -14,10 +14,9 @@ DESCRIPTION = """Run the conformance suite on a device of a backend: every case 
 contract, cases made from those, and whole tiny models against golden data. Each failure names its
 class of bug and prints the command that runs it again. Exit code 0: everything that was tried is
 right; 1: something is wrong, a required operation was declined, or no case was run."""
-EXAMPLES = """  clover-rt conformance --backend cpu
-  clover-rt conformance --backend mine --op linear --precision exact
-  clover-rt conformance --backend mine --require hot --json report.json
-  clover-rt conformance --backend mine --device interpreter --class K-12
+EXAMPLES = """  clover-rt conformance --backend cpu --op rope,rms_norm
+  clover-rt conformance --backend cpu --class K-12 --precision exact
+  clover-rt conformance --backend cpu --op block_scan --require block_scan --json report.json
   clover-rt conformance --list --op rope"""
 
 

@@ -43,8 +43,6 @@ class ReferenceKernel(Kernel):
 
         def step() -> None:
             device.download(operands["params"].buffer, operands["params"].offset, raw)
-            if not any(params.header[1:]):
-                return
             for name, array in arrays.items():
                 if name != "params":
                     device.download(operands[name].buffer, operands[name].offset, array)

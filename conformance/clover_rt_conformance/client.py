@@ -22,7 +22,7 @@ from clover_rt_conformance.trial import Outcome, Result, Trial, attempt, result
 START_S = 300.0
 FULL_S = 20.0
 """A trial of the full lane may take this many times as long as one of the usual lane."""
-TAIL = 12
+TAIL = 40
 
 
 class Runner(Protocol):
@@ -55,7 +55,7 @@ class Workers:
     about      what the worker says of device, plugin and machine
     timeout_s  after this long without an answer the trial counts as crashed
 
-    Raises BackendUnavailable where the device cannot be opened, CRT-3010 where the worker ends
+    Raises BackendUnavailable where the device cannot be opened, CRT-3090 where the worker ends
     before it has opened it.
     """
 
@@ -83,6 +83,9 @@ class Workers:
         self._tell({"id": trial.id, "precision": precision.value, "seed": seed})
         answer = self._hear(limit)
         if answer is not None and "result" in answer:
+            if not answer["healthy"]:
+                # the next case gets a process and a device of its own
+                self._end()
             return Result.from_dict(answer["result"])
         if self._process is not None and self._process.poll() is None and answer is None:
             text = f"no answer in {limit:g} s: it hangs, or needs a longer --timeout"
@@ -107,7 +110,10 @@ class Workers:
                 return
             told = self._end()
             if "error" in answer:
-                raise BackendUnavailable(**answer["error"])
+                error = answer["error"]
+                raise BackendUnavailable(
+                    error["what"], error["evidence"], error["fix"], error["code"]
+                )
             if "environment" not in answer:
                 break
             # the device wants variables that must be there before its library is loaded
@@ -116,7 +122,7 @@ class Workers:
             what=f"a worker for backend {self.backend!r} was started",
             evidence="\n".join([f"it ended before the device was open: {self._how}", *told]),
             fix=f"see `clover-rt backends --why {self.backend}`; the lines above are its last",
-            code="CRT-3010",
+            code="CRT-3090",
         )
 
     def _launch(self) -> None:

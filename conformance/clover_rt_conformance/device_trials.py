@@ -122,16 +122,15 @@ def _operands(bench: Bench, precision: Precision, seed: int) -> Verdict:
     plan = plan_on(TINY, device, precision)
     try:
         generate(plan, TINY, "short/release/diffusion_t03")
-        problems = [p for sig, operands in seen for p in _misplaced(device, sig, operands)]
+        problems = [p for sig, operands in seen for p in misplaced(device, sig, operands)]
         told = (f"{len(seen)} bindings looked at",)
         return Verdict("native", problems[:8], notes=told)
     finally:
         plan.close()
 
 
-def _misplaced(
-    device: Device, sig: Signature, operands: Mapping[str, Tensor]
-) -> Iterator[Mismatch]:
+def misplaced(device: Device, sig: Signature, operands: Mapping[str, Tensor]) -> Iterator[Mismatch]:
+    """Yield what a kernel's operands must not be: unaligned, too short, overlapping, misshapen."""
     spec = OPS[sig.op]
     taken: list[tuple[str, int, int, int]] = []
     for name, at in operands.items():

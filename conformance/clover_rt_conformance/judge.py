@@ -5,6 +5,7 @@ Everything that is not an output's live row or the state of the pass must be as 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,9 @@ from clover_rt.spec import (
     Numerics,
     OpSpec,
     Picks,
+    StepParams,
     Tolerance,
+    Weight,
     picks_shape,
 )
 from clover_rt_conformance.bound import Array, note
@@ -74,10 +77,31 @@ def tolerance_of(
     """
     if spec.tolerance is not DERIVED:
         return spec.tolerance[numerics]
-    same = Case(case.id, case.op, case.axes, lambda _: dict(inputs), case.attrs, case.table)
-    with np.errstate(all="ignore"):
-        derived = derive_tolerance(spec, same, numerics, OPS)
-    return at_least_a_step(spec, inputs, derived)
+    # both precisions of many devices see the same numbers, and eight runs are dear
+    key = (spec.name, numerics, case.table, _digest(inputs))
+    if key not in _derived:
+        same = Case(case.id, case.op, case.axes, lambda _: dict(inputs), case.attrs, case.table)
+        with np.errstate(all="ignore"):
+            _derived[key] = derive_tolerance(spec, same, numerics, OPS)
+    return at_least_a_step(spec, inputs, _derived[key])
+
+
+_derived: dict[object, Tolerance] = {}
+
+
+def _digest(inputs: Mapping[str, Any]) -> bytes:
+    """Return a hash of every number of a case."""
+    found = hashlib.blake2b()
+    for name, value in inputs.items():
+        arrays = [value]
+        if isinstance(value, Weight):
+            arrays = [a for a in (value.codes, value.scale, value.zero) if a is not None]
+        elif isinstance(value, StepParams):
+            arrays = [value.buffer]
+        for array in arrays:
+            found.update(f"{name} {array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()
 
 
 def at_least_a_step(spec: OpSpec, inputs: Mapping[str, Any], tolerance: Tolerance) -> Tolerance:

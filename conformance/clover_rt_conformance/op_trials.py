@@ -25,6 +25,7 @@ from clover_rt_conformance.resized import padded, relaid
 from clover_rt_conformance.splits import is_splittable, is_sweepable, try_rows, try_split
 from clover_rt_conformance.trial import BOTH, Trial
 
+CALLS = 50
 OTHER_LAYOUT = StepLayout(rows=200, segments=7, wanted=70, page_deltas=5, count_deltas=9)
 
 
@@ -60,7 +61,9 @@ def _derived(spec: OpSpec, cases: list[Case]) -> Iterator[Trial]:
             yield case_trial(spec, relaid(other, OTHER_LAYOUT))
     for case in widest:
         if is_splittable(spec, case):
-            for first in sorted({1, case.axes["T"] // 2, case.axes["T"] - 1} - {0}):
+            half = case.axes["T"] // 2
+            ends = {1, half, case.axes["T"] - 1} if spec.reference is not None else {half}
+            for first in sorted(ends):
                 split = replace(case, id=f"{case.id}/split-at-{first}", classes=("K-26",))
                 run = partial(_split, spec, split, first)
                 yield Trial(split.id, spec.name, split.classes, run, _size(case))
@@ -70,12 +73,8 @@ def _derived(spec: OpSpec, cases: list[Case]) -> Iterator[Trial]:
             yield Trial(swept.id, spec.name, swept.classes, run, _size(case))
     if widest:
         last = widest[-1]
-        many = {"20-calls": (20, ("K-32",)), "50-calls": (50, ("K-37",))}
-        if spec.writes:
-            many["in-place"] = (15, ("K-28",))
-        for name, (calls, classes) in many.items():
-            again = replace(last, id=f"{last.id}/{name}", classes=classes)
-            yield case_trial(spec, again, calls)
+        classes = ("K-28", "K-32", "K-37") if spec.writes else ("K-32", "K-37")
+        yield case_trial(spec, replace(last, id=f"{last.id}/{CALLS}-calls", classes=classes), CALLS)
 
 
 def _split(spec: OpSpec, case: Case, first: int, bench: Bench, p: Precision, seed: int) -> Verdict:

@@ -56,8 +56,15 @@ def main() -> int:
         precision = Precision(order["precision"])
         found = attempt(catalog()[order["id"]], bench, precision, order["seed"])
         found.seconds = time.perf_counter() - start
-        answer({"result": found.to_dict()})
+        healthy = not found.outcome.is_wrong or is_healthy(bench)
+        answer({"result": found.to_dict(), "healthy": healthy})
     return 0
+
+
+def is_healthy(bench: Bench) -> bool:
+    """Does the device still copy? An error that sticks to it must not be charged to later cases."""
+    found = attempt(catalog()["device/copies"], bench, Precision.EXACT)
+    return found.outcome.is_right
 
 
 def describe(name: str, device: str | None) -> tuple[DeviceInfo, dict[str, Any]]:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from clover_rt.errors import Unsupported
-from clover_rt.ops.block_scan import split_qkv
-from clover_rt.ops.common import unit
-from clover_rt.spec import Format, Kind, Weight
+from tests.meta import faults
 from tests.meta.wrong_device import (
-    Call,
     CopiesWords,
     DropsTail,
     Make,
@@ -33,234 +27,101 @@ class Bug:
     make: Make
 
 
-def last_column_tile(c: Call) -> None:
-    y = c["y"]
-    y[: c.rows, y.shape[1] // 64 * 64 :] = 0
-
-
-def last_row_tile(c: Call) -> None:
-    c["y"][c.rows // 32 * 32 : c.rows] = 0
-
-
-def only_65536_columns(c: Call) -> None:
-    c["y"][: c.rows, 65_536:] = 0
-
-
-def product(c: Call, values: np.ndarray, columns: int | None = None) -> None:
-    x = c["x"][: c.rows, :columns].astype(np.float64)
-    c["y"][: c.rows] = x @ values[:, :columns].T
-
-
-def swapped_nibbles(c: Call) -> None:
-    w = c.weights["w"]
-    codes = (w.codes >> 4) | (w.codes << 4)
-    product(c, Weight(w.format, w.shape, codes, w.scale, w.zero, w.group).values())
-
-
-def no_zero_point(c: Call) -> None:
-    w = c.weights["w"]
-    product(c, Weight(w.format, w.shape, w.codes, w.scale, None, w.group).values())
-
-
-def zero_of_the_group_before(c: Call) -> None:
-    w = c.weights["w"]
-    zero = np.roll(w.zero, 1, axis=1)
-    product(c, Weight(w.format, w.shape, w.codes, w.scale, zero, w.group).values())
-
-
-def groups_of_128(c: Call) -> None:
-    w = c.weights["w"]
-    if w.format is Format.Q4:
-        each = 128 // w.group
-        first = np.arange(w.scale.shape[1]) // each * each
-        scale = w.scale[:, first]
-        product(c, Weight(w.format, w.shape, w.codes, scale, w.zero, w.group).values())
-
-
-def whole_groups_only(c: Call) -> None:
-    w = c.weights["w"]
-    product(c, w.values(), w.shape[1] // 32 * 32)
-
-
-def half_precision_sums(c: Call) -> None:
-    c["y"][: c.rows] = c["y"][: c.rows].astype(np.float16)
-
-
-def writes_behind(c: Call) -> None:
-    c.behind("y")[:] = 0
-
-
-def reads_behind(c: Call) -> None:
-    c["y"][0, 0] += 0 * c.behind("x").view("<f4")[0]
-
-
-def reads_rows_past_the_table(c: Call) -> None:
-    c["y"][0, 0] += 0 * c["x"][c.rows :].sum()
-
-
-def writes_rows_past_the_table(c: Call) -> None:
-    c["y"][c.rows :] = 0
-
-
-def sums_into_scratch(c: Call) -> None:
-    room = c.scratch.view("<f4")
-    room[0] += c["y"][0, 0]
-    c["y"][0, 0] = room[0]
-
-
-def writes_its_input(c: Call) -> None:
-    c["x"][: c.rows] = c["y"][: c.rows]
-
-
-def remembers_the_longest_call(c: Call) -> None:
-    if c.rows:
-        c["y"][: len(c["y"])] = np.nan_to_num(c["y"])
-
-
-def drifts_on_the_tenth_call(c: Call) -> None:
-    if c.number == 9:
-        c["h"][0, 0] = np.nextafter(c["h"][0, 0], np.inf)
-
-
-def wrong_on_the_thirtieth_call(c: Call) -> None:
-    if c.number == 29:
-        c["y"][0, 0] = np.nan
-
-
-def keeps_what_it_wrote(c: Call) -> None:
-    if c.number:
-        c["S"][:] *= np.float32(1 + 2.0**-22)
-
-
-def decays_the_next_slot(c: Call) -> None:
-    for s in c.params.segments:
-        c["S"][(s.slot + 1) % 3] *= np.float32(0.99)
-
-
-def decays_every_slot(c: Call) -> None:
-    c["S"][:] *= np.float32(0.99)
-
-
-def forgets_the_last_chunk(c: Call) -> None:
-    for s in c.params.segments:
-        if s.kind is Kind.COMMIT and s.rows % 32:
-            c["S"][s.slot] *= np.float32(1.01)
-
-
-def tape_one_row_late(c: Call) -> None:
-    for s in c.params.segments:
-        if s.kind is Kind.VERIFY:
-            c["tape_k"][s.slot, 1 : s.rows] = c["tape_k"][s.slot, : s.rows - 1].copy()
-
-
-def inverts_by_powers(c: Call) -> None:
-    """The chunked form, with (I + A)^-1 as (I - A)(I + A^2)(I + A^4) ... in float32."""
-    (s,) = c.params.segments
-    _, heads, key, value = c["S"].shape
-    qkv = c["qkv"][: s.rows]
-    q, k, v = split_qkv(qkv, heads, key, value)
-    each, n = heads // q.shape[1], s.rows
-    q, k = (np.repeat(unit(x), each, axis=1).astype(np.float32) for x in (q, k))
-    for h in range(heads):
-        decay = np.exp(np.subtract.outer(*[np.cumsum(c["g"][:n, h])] * 2)).astype(np.float32)
-        a = np.tril(c["beta"][:n, h, None] * decay * (k[:, h] @ k[:, h].T), -1)
-        inverse, power = np.eye(n, dtype=np.float32) - a, a @ a
-        for _ in range(6):
-            inverse, power = inverse + inverse @ power, power @ power
-        u = inverse @ (c["beta"][:n, h, None] * v[:, h])
-        seen = np.tril(decay * (q[:, h] @ k[:, h].T)) / np.float32(np.sqrt(key))
-        o = c["o"][:n].reshape(n, heads, value)
-        o[:, h] += np.where(np.abs(seen @ u) < 1e3, 0, seen @ u)
-
-
-def ranks_half_of_the_experts(c: Call) -> None:
-    half = c["logits"].shape[1] // 2
-    if half >= 256:
-        best = np.argsort(-c["logits"][: c.rows, :half], axis=1, kind="stable")
-        c["ids"][: c.rows] = best[:, : c["ids"].shape[1]]
-
-
-def refuses_late() -> Unsupported:
-    return Unsupported("attend was to be bound", "K=20 is not a multiple of 32", "use another K")
-
-
 TAIL = "linear/f32/T=33,N=65,K=192"
 SCAN = "block_scan/H=4,K=16,V=24"
 HEAD = "confidence_topk/f32/top=8"
 
 LINEAR = (
-    Bug("the last tile of columns is dropped", "K-03", TAIL, fault("linear", last_column_tile)),
-    Bug("the last tile of rows is dropped", "K-04", TAIL, fault("linear", last_row_tile)),
+    Bug(
+        "the last tile of columns is dropped",
+        "K-03",
+        TAIL,
+        fault("linear", faults.last_column_tile),
+    ),
+    Bug("the last tile of rows is dropped", "K-04", TAIL, fault("linear", faults.last_row_tile)),
     Bug(
         "rows of the longest call are written",
         "K-09",
         "linear/q4-128/T=130,N=96,K=128/residual/every-row-count",
-        fault("linear", remembers_the_longest_call),
+        fault("linear", faults.remembers_the_longest_call),
     ),
     Bug(
         "K past the last group",
         "K-05",
         "linear/f32/T=7,N=65,K=200",
-        fault("linear", whole_groups_only),
+        fault("linear", faults.whole_groups_only),
     ),
     Bug(
         "groups of 128 are assumed",
         "K-06",
         "linear/q4-32/T=7,N=63,K=192",
-        fault("linear", groups_of_128),
+        fault("linear", faults.groups_of_128),
     ),
-    Bug("nibbles are swapped", "K-07", "linear/q4-32/identity", fault("linear", swapped_nibbles)),
-    Bug("zero points are ignored", "K-07", "linear/q4-64/identity", fault("linear", no_zero_point)),
+    Bug(
+        "nibbles are swapped",
+        "K-07",
+        "linear/q4-32/identity",
+        fault("linear", faults.swapped_nibbles),
+    ),
+    Bug(
+        "zero points are ignored",
+        "K-07",
+        "linear/q4-64/identity",
+        fault("linear", faults.no_zero_point),
+    ),
     Bug(
         "zero points of the group before",
         "K-07",
         "linear/q4-32/identity",
-        fault("linear", zero_of_the_group_before),
+        fault("linear", faults.zero_of_the_group_before),
     ),
     Bug(
-        "sums of 16 bits", "K-18", "linear/f32/sums-near-7e4", fault("linear", half_precision_sums)
+        "sums of 16 bits",
+        "K-18",
+        "linear/f32/sums-near-7e4",
+        fault("linear", faults.half_precision_sums),
     ),
     Bug(
         "a grid of 65536",
         "K-22",
         "linear/bf16/T=1,N=65537,K=32",
-        fault("linear", only_65536_columns),
+        fault("linear", faults.only_65536_columns),
     ),
     Bug(
         "it writes behind its output",
         "K-34",
         "linear/q4-128/T=130,N=96,K=128/residual/padded",
-        fault("linear", writes_behind),
+        fault("linear", faults.writes_behind),
     ),
     Bug(
         "it reads behind its input",
         "K-34",
         "rms_norm/G=3,K=24/T=65/offset=1/padded",
-        fault("rms_norm", reads_behind),
+        fault("rms_norm", faults.reads_behind),
     ),
     Bug(
         "it reads rows past the table",
         "K-33",
         "rms_norm/G=3,K=24/T=65/offset=1/padded",
-        fault("rms_norm", reads_rows_past_the_table),
+        fault("rms_norm", faults.reads_rows_past_the_table),
     ),
     Bug(
         "it writes rows past the table",
         "K-33",
         "rms_norm/G=3,K=24/T=65/offset=1/padded",
-        fault("rms_norm", writes_rows_past_the_table),
+        fault("rms_norm", faults.writes_rows_past_the_table),
     ),
     Bug(
         "it sums into stale scratch",
         "K-34",
         "rms_norm/G=3,K=24/T=65/offset=1/padded",
-        fault("rms_norm", sums_into_scratch, 64),
+        fault("rms_norm", faults.sums_into_scratch, 64),
     ),
     Bug(
         "it writes its input",
         "K-34",
         "rms_norm/G=3,K=24/T=65/offset=1/padded",
-        fault("rms_norm", writes_its_input),
+        fault("rms_norm", faults.writes_its_input),
     ),
 )
 NORMS = (
@@ -350,7 +211,7 @@ ROUTING = (
         "half of the experts do not fit",
         "K-23",
         "router_topk/E=1024,R=8/commit33",
-        fault("router_topk", ranks_half_of_the_experts),
+        fault("router_topk", faults.ranks_half_of_the_experts),
     ),
     Bug(
         "the last expert is dropped",
@@ -409,14 +270,14 @@ ROUTING = (
     Bug(
         "sums differ between calls",
         "K-32",
-        "combine/R=8/T=33/20-calls",
-        fault("combine", drifts_on_the_tenth_call),
+        "combine/R=8/T=33/50-calls",
+        fault("combine", faults.drifts_on_the_tenth_call),
     ),
     Bug(
         "experts sum in 16 bits",
         "K-18",
         "expert_gemm/sums-near-8e4",
-        fault("expert_gemm", half_precision_sums),
+        fault("expert_gemm", faults.half_precision_sums),
     ),
 )
 STATE = (
@@ -427,19 +288,22 @@ STATE = (
         words("block_scan", ("memory = f64(S[s.slot])", "memory = f64(S[s.slot]) * 0")),
     ),
     Bug(
-        "another slot decays", "K-26", f"{SCAN}/commit7", fault("block_scan", decays_the_next_slot)
+        "another slot decays",
+        "K-26",
+        f"{SCAN}/commit7",
+        fault("block_scan", faults.decays_the_next_slot),
     ),
     Bug(
         "an empty table writes state",
         "K-09",
         f"{SCAN}/empty",
-        fault("block_scan", decays_every_slot),
+        fault("block_scan", faults.decays_every_slot),
     ),
     Bug(
         "the last short chunk is wrong",
         "K-25",
         f"{SCAN}/commit33",
-        fault("block_scan", forgets_the_last_chunk),
+        fault("block_scan", faults.forgets_the_last_chunk),
     ),
     Bug(
         "a preview writes the memory",
@@ -458,13 +322,13 @@ STATE = (
         "the tape is one row late",
         "K-24",
         f"{SCAN}/verify8",
-        fault("block_scan", tape_one_row_late),
+        fault("block_scan", faults.tape_one_row_late),
     ),
     Bug(
         "a chunk is inverted by powers",
         "K-25",
         "block_scan/equal-keys-kept/commit64",
-        fault("block_scan", inverts_by_powers),
+        fault("block_scan", faults.inverts_by_powers),
     ),
     Bug(
         "advance replays one row less",
@@ -475,8 +339,8 @@ STATE = (
     Bug(
         "advance keeps what it wrote",
         "K-28",
-        "advance/several/in-place",
-        fault("advance", keeps_what_it_wrote),
+        "advance/several/50-calls",
+        fault("advance", faults.keeps_what_it_wrote),
     ),
     Bug(
         "the ring is not carried",
@@ -499,7 +363,7 @@ STATE = (
         "a late call is wrong",
         "K-37",
         "causal_conv/C=160/four-sequences/50-calls",
-        fault("causal_conv", wrong_on_the_thirtieth_call),
+        fault("causal_conv", faults.wrong_on_the_thirtieth_call),
     ),
 )
 ATTENTION = (
@@ -561,7 +425,7 @@ ATTENTION = (
         "a claim is taken back",
         "K-27",
         "attend/H=3,K=20/x1/commit7",
-        kernel("attend", Refusing(refuses_late())),
+        kernel("attend", Refusing(faults.refuses_late())),
     ),
     Bug(
         "a refusal without a reason",

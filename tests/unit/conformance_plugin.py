@@ -31,14 +31,32 @@ class Bad(Kernel):
         if self.how == "hangs":
             time.sleep(600)
         step = self.right.bind(sig, operands, self.right.prepare(sig, prepared), scratch)
+        if self.how == "sticks":
+            self.right.device.lost = True
+            raise RuntimeError("the device is lost")
         if self.how == "prints":
             print("a kernel prints to standard output")
             return step
         return lambda: None
 
 
+class Losable(ReferenceDevice):
+    lost = False
+
+    def copy(self, *args):
+        if self.lost:
+            raise RuntimeError("the device is lost")
+        super().copy(*args)
+
+    def upload(self, *args):
+        if self.lost:
+            raise RuntimeError("the device is lost")
+        super().upload(*args)
+
+
 class Mine(Backend):
     name = "mine"
+    api = (1, 0)
 
     def probe(self):
         whole = DeviceInfo("whole", "a right device")
@@ -52,14 +70,14 @@ class Mine(Backend):
             assert os.environ["CLOVER_RT_TEST_DEVICE"] == "1"
         if info.id == "breaks":
             raise RuntimeError("no such driver")
-        device = ReferenceDevice(info.id)
+        device = Losable(info.id)
         if info.id in HOWS:
             bad = Bad(device.kernels["rope"], info.id)
             device.kernels = {**device.kernels, "rope": bad}
         return device
 
 
-HOWS = ("crashes", "hangs", "wrong", "declines", "prints", "breaks")
+HOWS = ("crashes", "hangs", "wrong", "declines", "prints", "breaks", "sticks")
 
 
 @hookimpl

@@ -80,7 +80,7 @@ def test_the_rerun_line_runs_that_one_case(command):
 def test_a_crash_or_a_hang_is_charged_to_its_case_and_the_run_goes_on(command, device, told):
     others = "output_gate/N=64/T=*"
     words = ("--device", device, "--case", CASE, "--case", others, "--precision", "exact")
-    code, out, _ = command(*words, "--timeout", "20", "--json", "-")
+    code, out, _ = command(*words, "--timeout", "8", "--json", "-")
     report = json.loads(out)
     assert code == 1
     assert report["trials"].pop(f"{CASE} [exact]") == "crashed"
@@ -88,6 +88,15 @@ def test_a_crash_or_a_hang_is_charged_to_its_case_and_the_run_goes_on(command, d
     detail = "\n".join(report["failures"][0]["detail"])
     assert told in detail
     assert device == "hangs" or "last words" in detail
+
+
+def test_an_error_that_sticks_to_the_device_is_charged_to_one_case(command):
+    others = "output_gate/N=64/T=*"
+    words = ("--device", "sticks", "--case", CASE, "--case", others, "--precision", "exact")
+    report = json.loads(command(*words, "--json", "-")[1])
+    assert report["trials"].pop(f"{CASE} [exact]") == "failed"
+    assert set(report["trials"].values()) == {"native"}
+    assert "the device is lost" in report["failures"][0]["detail"][0]
 
 
 def test_declined_is_counted_apart_and_is_a_failure_where_required(command):

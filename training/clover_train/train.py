@@ -135,9 +135,9 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         LOGS.mkdir(exist_ok=True)
         log = (LOGS / f"{a.run}.log").open("a")
-        if first == 0:
-            count = sum(p.numel() for p in model.parameters())
-            _write(log, {"parameters": count, **{k: v for k, v in vars(a).items() if k != "state"}})
+        settings = {k: v for k, v in vars(a).items() if k != "state"}
+        count = sum(p.numel() for p in model.parameters())
+        _write(log, {"parameters": count, "from_step": first, **settings})
     params = list(model.parameters())
     rows = torch.zeros(())
     began = time.time()

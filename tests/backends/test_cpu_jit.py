@@ -1,0 +1,252 @@
+"""The generated code of the cpu backend: choosing it, caching it, threads that share its steps."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llvmlite import ir
+
+from clover_rt.errors import CloverError
+from clover_rt.spec import Format
+from clover_rt_cpu.device import CpuDevice
+from clover_rt_cpu.jit import build, isa
+from clover_rt_cpu.jit.kernel import Jit
+from clover_rt_cpu.jit.lang import Code
+from clover_rt_cpu.jit.maths import exp, log, softplus
+from clover_rt_cpu.jit.product import Inner
+from clover_rt_cpu.jit.team import NativeStep, Team, captured, default_threads
+from clover_rt_cpu.jit.values import F32V, I32
+
+SETS = isa.supported()
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> build.Library:
+    return build.Library(isa.make(SETS[0]), tmp_path)
+
+
+def count_up(module: ir.Module) -> None:
+    """Add 1 to each of 8 numbers."""
+    code = Code(module, "count_up")
+    (numbers,) = code.args(1)
+    with code.deal(code.const(numbers.type, 8)) as i:
+        at = numbers + i * 4
+        code.store(code.load(I32, at) + 1, at)
+    code.end()
+
+
+def counting(library: build.Library, team: Team, numbers: np.ndarray) -> NativeStep:
+    function = library.function("count_up", "count_up", count_up)
+    return NativeStep(team, [(function, np.array([numbers.ctypes.data], np.int64))], numbers)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_every_item_of_every_step_is_done_once(library: build.Library, threads: int) -> None:
+    numbers = np.zeros(8, np.int32)
+    team = Team(library, threads)
+    step = captured(team, [counting(library, team, numbers)] * 50)
+    for _ in range(40):
+        step()
+    team.close()
+    assert numbers.tolist() == [2000] * 8
+
+
+def test_steps_of_python_and_native_ones_run_in_order(library: build.Library) -> None:
+    numbers, seen = np.zeros(8, np.int32), []
+    team = Team(library, 2)
+    native = counting(library, team, numbers)
+    whole = captured(team, [native, native, lambda: seen.append(numbers[0].item()), native])
+    whole()
+    team.close()
+    assert (seen, numbers[0]) == ([2], 3)
+
+
+def test_threads_that_were_ended_start_again(library: build.Library) -> None:
+    numbers = np.zeros(8, np.int32)
+    team = Team(library, 3)
+    step = counting(library, team, numbers)
+    for _ in range(3):
+        step()
+        team.close()
+    assert numbers.tolist() == [3] * 8
+
+
+def test_a_team_that_nobody_closed_ends_its_threads() -> None:
+    device = CpuDevice(workers=3)
+    assert device.jit is not None
+    numbers = np.zeros(8, np.int32)
+    counting(device.jit.library, device.jit.team, numbers)()
+    before = [t for t in threading.enumerate() if t.name.startswith("clover-cpu")]
+    del device
+    gc.collect()
+    after = [t for t in threading.enumerate() if t.name.startswith("clover-cpu")]
+    assert len(after) <= len(before) - 2
+
+
+def _forked(step: NativeStep, numbers: np.ndarray, answer: multiprocessing.SimpleQueue) -> None:
+    step()
+    answer.put(numbers.tolist())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_gets_threads_of_its_own(library: build.Library) -> None:
+    numbers = np.zeros(8, np.int32)
+    team = Team(library, 2)
+    step = counting(library, team, numbers)
+    step()
+    context = multiprocessing.get_context("fork")
+    answer = context.SimpleQueue()
+    child = context.Process(target=_forked, args=(step, numbers, answer))
+    child.start()
+    assert answer.get() == [2] * 8
+    child.join()
+    team.close()
+
+
+def test_code_is_taken_from_the_cache_and_a_damaged_file_is_made_again(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def emit(module: ir.Module) -> None:
+        made.append(module.name)
+        count_up(module)
+
+    def ask() -> None:
+        assert build.Library(isa.make(SETS[0]), tmp_path).function("u", "count_up", emit)
+
+    ask()
+    ask()
+    assert made == ["u"]
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    ask()
+    ask()
+    assert made == ["u", "u"]
+
+
+@pytest.mark.parametrize("kind", ["a file in its place", "no folder at all"])
+def test_without_a_cache_code_is_generated_each_time(tmp_path: Path, kind: str) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    folder = blocked if kind.startswith("a file") else blocked / "below"
+    found = build.Library(isa.make(SETS[0]), folder).function("u", "count_up", count_up)
+    assert found
+    assert blocked.read_text() == ""
+
+
+def test_the_cache_lies_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
+    assert build.cache_folder() == Path("/some/where/clover-rt/cpu")
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert build.cache_folder() == Path.home() / ".cache/clover-rt/cpu"
+
+
+def test_an_instruction_set_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOVER_RT_CPU_ISA", "mmx")
+    with pytest.raises(CloverError, match="'mmx'") as caught:
+        CpuDevice()
+    assert caught.value.code == "CRT-9031"
+    assert "numpy" in caught.value.fix
+
+
+def test_numpy_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOVER_RT_CPU_ISA", "numpy")
+    assert CpuDevice().jit is None
+
+
+def test_processors_without_known_features_get_numpy() -> None:
+    assert isa.supported({"sse2": True}) == []
+
+
+def test_the_number_of_threads_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOVER_RT_CPU_THREADS", "5")
+    assert default_threads() == 5
+    monkeypatch.setenv("CLOVER_RT_CPU_THREADS", "none")
+    assert default_threads() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "instruction"), [("neon", "sdot"), ("avx512", "vpdpbusd"), ("avx2", "vpmaddubsw")]
+)
+@pytest.mark.parametrize("fmt", [Format.Q4, Format.Q8])
+def test_integer_products_use_the_dot_product_of_the_instruction_set(
+    name: str, instruction: str, fmt: Format
+) -> None:
+    found = isa.make(name, host=False)
+    machine = build.target_machine(found)
+    text = build.listing(machine, "product", Inner(found, fmt, False, True).emit)
+    assert text.count(instruction) >= 8
+
+
+def test_products_of_one_height_keep_their_sums_in_registers() -> None:
+    """A spill in an inner loop would cost more than the loop: none on AVX-512."""
+    found = isa.make("avx512", host=False)
+    machine = build.target_machine(found)
+    for fmt in (Format.Q4, Format.Q8):
+        text = build.listing(machine, "product", Inner(found, fmt, False, True).emit)
+        assert not [line for line in text.splitlines() if "Spill" in line and "zmm" in line]
+
+
+def values_of(jit: Jit, name: str, formula, x: np.ndarray) -> np.ndarray:
+    """Apply a formula of 16 float32 numbers to an array."""
+
+    def emit(module: ir.Module, name: str) -> None:
+        code = Code(module, name)
+        source, to, count = code.args(3)
+        with code.deal(count) as i:
+            code.store(formula(code, code.load(F32V, source + i * 64)), to + i * 64)
+        code.end()
+
+    out = np.empty_like(x)
+    address = jit.library.function(name, name, lambda m: emit(m, name))
+    words = np.array([x.ctypes.data, out.ctypes.data, len(x) // 16], np.int64)
+    NativeStep(jit.team, [(address, words)])()
+    jit.team.close()
+    return out
+
+
+@pytest.fixture(params=SETS)
+def jit(request: pytest.FixtureRequest, tmp_path: Path) -> Jit:
+    return Jit(isa.make(request.param), 1, tmp_path)
+
+
+def test_exp_is_right_to_two_units_and_keeps_what_is_not_a_number(jit: Jit) -> None:
+    x = np.concatenate([np.linspace(-104, 88.7, 4000), [0, -0.0, 1, -1]]).astype(np.float32)
+    x = np.concatenate([x, np.float32([np.inf, -np.inf, np.nan, 1e30, -1e30])])
+    x = np.resize(x, -(-len(x) // 16) * 16)
+    found = values_of(jit, "exp", exp, x)
+    with np.errstate(all="ignore"):
+        want = np.exp(x.astype(np.float64)).astype(np.float32)
+    finite = np.isfinite(want)
+    assert (np.isnan(found) == np.isnan(want)).all()
+    assert (found[np.isinf(want)] == np.inf).all()
+    error = np.abs(found[finite] - want[finite])
+    assert (error <= 2 * np.spacing(want[finite])).all()
+    assert found[x == 0].tolist() == [1.0] * int((x == 0).sum())
+
+
+def test_softplus_is_right_where_it_is_small_and_where_it_is_large(jit: Jit) -> None:
+    x = np.linspace(-80, 80, 1600).astype(np.float32)
+    found = values_of(jit, "softplus", softplus, x)
+    exact = x.astype(np.float64)
+    want = np.maximum(exact, 0) + np.log1p(np.exp(-np.abs(exact)))
+    assert np.allclose(found, want, rtol=4e-7, atol=0)
+
+
+def test_log_is_right_to_float64(jit: Jit) -> None:
+    x = np.float32(np.geomspace(1e-30, 1e30, 1600))
+
+    def rounded(code: Code, v):
+        from clover_rt_cpu.jit.values import F32, F64
+
+        return log(code, v.to(F64)).to(F32)
+
+    # 16 numbers at a time are handled one by one in kernels; the formula is the same
+    found = values_of(jit, "log", rounded, x)
+    want = np.log(x.astype(np.float64)).astype(np.float32)
+    assert np.allclose(found, want, rtol=1.2e-7, atol=1e-9)

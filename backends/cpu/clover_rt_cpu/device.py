@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from clover_rt.backend import Backend, Buffer, Device, DeviceInfo, Kernel, Memory, Probe, Usage
+from clover_rt.backend import (
+    Backend,
+    Buffer,
+    Device,
+    DeviceInfo,
+    Kernel,
+    Memory,
+    Probe,
+    Step,
+    Usage,
+)
 from clover_rt.errors import CloverError, OutOfMemory
 from clover_rt.spec import Precision
+from clover_rt_cpu.jit import jit_kernels
+from clover_rt_cpu.jit.isa import choose, supported
+from clover_rt_cpu.jit.kernel import Jit
+from clover_rt_cpu.jit.prefer import preferred
+from clover_rt_cpu.jit.team import captured, default_threads
 from clover_rt_cpu.kernels import make_kernels
 from clover_rt_cpu.workers import Workers
 
@@ -48,9 +63,18 @@ class CpuDevice(Device):
     name = "cpu"
     alignment = ALIGNMENT
 
-    def __init__(self, workers: int | None = None) -> None:
-        self.workers = Workers(workers)
+    def __init__(self, workers: int | None = None, isa: str | None = None) -> None:
+        """Open the processor with a number of threads and an instruction set, or the best there is.
+
+        isa  avx512, avx2, neon, or numpy for no generated code; CRT-9031 for one that is not there
+        """
+        count = workers or default_threads()
+        self.workers = Workers(count)
         self.kernels: Mapping[str, Kernel] = make_kernels(self.workers)
+        chosen = choose(isa)
+        self.jit = None if chosen is None else Jit(chosen, count)
+        if self.jit is not None:
+            self.kernels = preferred(jit_kernels(self.jit), self.kernels)
 
     def alloc(self, nbytes: int, usage: Usage) -> CpuBuffer:
         free = self.memory().free
@@ -93,8 +117,16 @@ class CpuDevice(Device):
         """Rows are float32 always; `fast` halves the KV cache."""
         return ("float32", "bfloat16" if precision is Precision.FAST else "float32")
 
+    def capture(self, steps: Sequence[Step]) -> Step:
+        """Return one step; generated kernels in a row are one native call of each thread."""
+        if self.jit is None:
+            return super().capture(steps)
+        return captured(self.jit.team, steps)
+
     def close(self) -> None:
         self.workers.close()
+        if self.jit is not None:
+            self.jit.team.close()
 
 
 class CpuBackend(Backend):
@@ -104,7 +136,11 @@ class CpuBackend(Backend):
     api = (1, 0)
 
     def probe(self) -> Probe:
-        notes = {"processors": str(os.cpu_count() or 1), "numpy": np.__version__}
+        notes = {
+            "processors": str(os.cpu_count() or 1),
+            "numpy": np.__version__,
+            "instructions": ", ".join(supported()) or "numpy alone",
+        }
         info = DeviceInfo(
             id="cpu",
             name=processor_name(),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from clover_rt.backend import Kernel
 from clover_rt_cpu.jit.attend import Attend
 from clover_rt_cpu.jit.conv import CausalConv
 from clover_rt_cpu.jit.experts import ExpertGemm
-from clover_rt_cpu.jit.kernel import Jit
+from clover_rt_cpu.jit.kernel import Jit, JitKernel
 from clover_rt_cpu.jit.linear import Linear
 from clover_rt_cpu.jit.memory import BlockMemory
 from clover_rt_cpu.jit.norms import GatedNorm, GdnGates, OutputGate, RmsNorm
@@ -15,7 +14,7 @@ from clover_rt_cpu.jit.rows import Begin, Combine, EmbedRows, KvAppend, Rope
 from clover_rt_cpu.jit.scan import Advance, BlockScan
 from clover_rt_cpu.jit.topk import ConfidenceTopk
 
-TYPES = {
+TYPES: dict[str, type[JitKernel]] = {
     "advance": Advance,
     "attend": Attend,
     "begin": Begin,
@@ -39,6 +38,6 @@ TYPES = {
 }
 
 
-def jit_kernels(jit: Jit) -> dict[str, Kernel]:
+def jit_kernels(jit: Jit) -> dict[str, JitKernel]:
     """Return one generated kernel of each operation that has one, by name."""
     return {name: kind(jit) for name, kind in TYPES.items()}

@@ -19,7 +19,8 @@ def arena(nbytes: int) -> Array:
         raw = np.zeros(nbytes + 64, np.uint8)
         start = -raw.ctypes.data % 64
         return raw[start : start + nbytes]
-    block = mmap.mmap(-1, nbytes + HUGE)
+    # private memory: a shared mapping, which is the default, gets no huge pages
+    block = mmap.mmap(-1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError, AttributeError):
         block.madvise(mmap.MADV_HUGEPAGE)
     raw = np.frombuffer(block, np.uint8)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from clover_rt.spec.step import CONTROLS_DTYPE
-from clover_rt_cpu.jit.lang import F32, F32V, I1, I16, I32, I32V, I64, LANES, Code, Value, vec
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.table import Lanes, SegmentAt, Table, over_lanes
+from clover_rt_cpu.jit.values import F32, F32V, I1, I16, I32, I32V, I64, LANES, Value, vec
 
 MOST_IDS = 256
 """Ids of a chunk."""
@@ -134,5 +135,3 @@ def _at(name: str) -> int:
     fields = CONTROLS_DTYPE.fields
     assert fields is not None
     return int(fields[name][1])
-
-

@@ -11,9 +11,10 @@ from llvmlite import ir
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
 from clover_rt_cpu.jit.kernel import JitKernel, addresses
-from clover_rt_cpu.jit.lang import I64, Code, Value
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.maths import silu
 from clover_rt_cpu.jit.table import Lanes, SegmentAt, Table, floats, offsets, over_lanes
+from clover_rt_cpu.jit.values import I64, Value
 
 CHANNELS = 64
 
@@ -23,6 +24,11 @@ class CausalConv(JitKernel):
 
     def refusal(self, sig: Signature) -> str:
         return "" if 2 <= sig["J"] <= 8 else f"{sig['J']} taps were asked for; 2 to 8 work"
+
+    def denial(self, sig: Signature) -> str:
+        if sig.table.has_preview and not sig.has("right"):
+            return f"table class {sig.table.value} has previews, and there are 0 right taps"
+        return ""
 
     def prepare(self, sig: Signature, weights: Mapping[str, HostWeight]) -> Prepared:
         names = [n for n in ("taps", "right") if n in weights]
@@ -107,9 +113,7 @@ def _rows(
                 for d, tap in enumerate(later, 1):
                     after = at.load(own + code.least(t + d, s.rows - 1) * columns * 4)
                     is_inside = t + d < s.rows
-                    whole.v = code.select(
-                        is_inside.splat(), code.fma(tap, after, whole.v), whole.v
-                    )
+                    whole.v = code.select(is_inside.splat(), code.fma(tap, after, whole.v), whole.v)
         at.store(silu(code, whole.v), out + t * columns * 4)
 
 

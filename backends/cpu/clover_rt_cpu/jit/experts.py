@@ -27,11 +27,12 @@ from clover_rt_cpu.jit.kernel import (
     quantises,
     row_count,
 )
-from clover_rt_cpu.jit.lang import F32V, I32, I64, Code, Value
-from clover_rt_cpu.jit.linear import ITEM_BYTES, over_rows, put, quantise_range
+from clover_rt_cpu.jit.lang import Code
+from clover_rt_cpu.jit.linear import ITEM_BYTES, put, quantise_range
 from clover_rt_cpu.jit.maths import silu
 from clover_rt_cpu.jit.pack import Blocks, blocks_of, packed_bytes
 from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Block, Inner, Tiles, quantise
+from clover_rt_cpu.jit.values import F32V, I32, I64, Value
 
 ROWS_AT_ONCE = 64
 """Rows whose gate and up products are kept at a time: 16 KB."""
@@ -87,9 +88,7 @@ class ExpertGemm(JitKernel):
         gate = weights.gate.inner(self.jit, quantises(sig))
         up = weights.up.inner(self.jit, quantises(sig))
         down = weights.down.inner(self.jit, quantises(sig))
-        params, x, order, offsets, y = addresses(
-            operands, "params", "x", "order", "offsets", "y"
-        )
+        params, x, order, offsets, y = addresses(operands, "params", "x", "order", "offsets", "y")
         kept: Any = None
         if not order:
             # the shared expert: every row in its place
@@ -135,10 +134,10 @@ def _show(found: Any) -> str:
 
 
 def _emit_start(module: ir.Module, name: str, inner: Inner) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, x, columns, records, offsets, experts, listed = code.args(7)
     rows = row_count(code, params)
-    with code.when(code.thread.equals(0)):
+    with code.when(code.part.equals(0)):
         found = code.var(code.const(I64, 0))
 
         def add(expert: Value, first: Value, count: Value) -> None:
@@ -186,27 +185,18 @@ def _emit_in(module: ir.Module, name: str, gate: Inner, up: Inner, down: Inner) 
             rows = code.least(count - lo, ROWS_AT_ONCE)
             pairs = order + (first + lo) * 4
             block = expert * blocks + group * 2
-            with code.loop(0, code.least(blocks - group * 2, 2)) as half:
-                for i, (tiles, table, shift) in enumerate(sides):
+            for i, (tiles, table, shift) in enumerate(sides):
+                with code.loop(0, code.least(blocks - group * 2, 2)) as half:
                     at = table + (block + half) * (8 * WORDS)
                     to = products + half * (4 * BLOCK) + i * 4 * GROUP
 
-                    def tile(
-                        m: Value,
-                        n: int,
-                        at: Value = at,
-                        to: Value = to,
-                        tiles: Tiles = tiles,
-                        shift: Value = shift,
-                    ) -> None:
-                        here = []
-                        for j in range(n):
-                            pair = code.load(I32, pairs + (m + j) * 4).to(I64)
-                            here.append(x + pair // top_k * stride)
-                        for j, sums in enumerate(tiles(at, here, columns, shift)):
-                            code.store(sums, to + (m + j) * (8 * GROUP), 64)
+                    def row(m: Value) -> Value:
+                        return x + code.load(I32, pairs + m * 4).to(I64) // top_k * stride
 
-                    over_rows(code, rows, tiles.sizes, tile)
+                    def keep(m: Value, sums: Value, to: Value = to) -> None:
+                        code.store(sums, to + m * (8 * GROUP), 64)
+
+                    tiles.run(at, rows, row, columns, shift, keep)
             with code.loop(0, rows) as m:
                 base = products + m * (8 * GROUP)
                 both = []
@@ -214,12 +204,12 @@ def _emit_in(module: ir.Module, name: str, gate: Inner, up: Inner, down: Inner) 
                     g = code.load(F32V, base + half_at, 64)
                     u = code.load(F32V, base + (4 * GROUP + half_at), 64)
                     both.append(silu(code, g) * u)
-                row = hidden + (first + lo + m) * hidden_stride
+                home = hidden + (first + lo + m) * hidden_stride
                 if down.quantises:
-                    quantise(code, both, row + group * RECORD, down.bias)
+                    quantise(code, both, home + group * RECORD, down.bias)
                 else:
                     for j, value in enumerate(both):
-                        code.store(value, row + group * (4 * GROUP) + 4 * BLOCK * j)
+                        code.store(value, home + group * (4 * GROUP) + 4 * BLOCK * j)
     code.end()
 
 
@@ -236,13 +226,13 @@ def _emit_out(module: ir.Module, name: str, inner: Inner) -> None:
             block = table + (expert * blocks + b) * (8 * WORDS)
             at = Block.at(code, block)
 
-            def tile(m: Value, n: int, block: Value = block, at: Block = at) -> None:
-                here = [hidden + (first + m + j) * stride for j in range(n)]
-                none = code.const(I64, 0)
-                for j, sums in enumerate(tiles(block, here, columns, shift)):
-                    pair = code.load(I32, order + (first + m + j) * 4).to(I64)
-                    to = y + (pair * width + at.first) * 4
-                    put(code, sums, to, none, none, at.count)
+            def row(m: Value) -> Value:
+                return hidden + (first + m) * stride
 
-            over_rows(code, count, inner.tiles, tile)
+            def store(m: Value, sums: Value, at: Block = at) -> None:
+                none = code.const(I64, 0)
+                pair = code.load(I32, order + (first + m) * 4).to(I64)
+                put(code, sums, y + (pair * width + at.first) * 4, none, none, at.count)
+
+            tiles.run(block, count, row, columns, shift, store)
     code.end()

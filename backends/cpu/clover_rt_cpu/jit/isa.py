@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from clover_rt.errors import CloverError
-from clover_rt_cpu.jit.lang import I16, I32, Code, Value, vec
+from clover_rt_cpu.jit.lang import Code
+from clover_rt_cpu.jit.values import BF16, I16, I32, Value, vec
 
 VARIABLE = "CLOVER_RT_CPU_ISA"
 
@@ -26,6 +27,7 @@ class Isa:
     triple, cpu, features  what the code generator is told; an empty triple is the host's
     tile     rows of activations that are multiplied with one reading of quantised weights
     flips    8-bit codes are stored with 128 added, for a dot product of unsigned with signed bytes
+    pairs    there is a dot product of pairs of bfloat16
     """
 
     name: str
@@ -34,11 +36,12 @@ class Isa:
     tile: int
     triple: str = ""
     flips: bool = False
+    pairs: bool = False
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Return the row counts that kernels are made for, falling."""
-        return tuple(range(self.tile, 0, -1))
+        """Return the row counts that kernels are made for, rising from 1."""
+        return tuple(range(1, self.tile + 1))
 
     def dot(self, code: Code, total: Value, codes: Value, x: Value, signed: bool) -> Value:
         """Add to 16 sums the products of 4 bytes each: codes [64] times x [64] signed.
@@ -60,6 +63,11 @@ class Isa:
             half = sums[0].lanes
             sums = [sums[i].pick(range(2 * half), sums[i + 1]) for i in range(0, len(sums), 2)]
         return sums[0]
+
+    def dot_pairs(self, code: Code, total: Value, a: Value, b: Value) -> Value:
+        """Add to 16 sums the products of 2 bfloat16 numbers each, which lie in 32-bit numbers."""
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        return code.target(name, total.type, total, a.bits(BF16), b.bits(BF16))
 
     def _narrow(self, code: Code, total: Value, a: Value, b: Value, signed: bool) -> Value:
         if self.name == "neon":
@@ -83,7 +91,8 @@ def make(name: str, *, host: bool = True) -> Isa:
     cpu = llvm.get_host_cpu_name() if host else ""
     if name == "avx512":
         features = llvm.get_host_cpu_features().flatten() if host else _flags(AVX512)
-        return Isa("avx512", cpu or "x86-64-v4", features, 8, flips=True)
+        pairs = "+avx512bf16" in features
+        return Isa("avx512", cpu or "x86-64-v4", features, 8, flips=True, pairs=pairs)
     if name == "avx2":
         return Isa("avx2", "x86-64-v3", _flags(AVX2), 2)
     features = llvm.get_host_cpu_features().flatten() if host else _flags(NEON)
@@ -127,4 +136,3 @@ def choose(name: str | None = None) -> Isa | None:
 
 def _flags(names: tuple[str, ...]) -> str:
     return ",".join("+" + name for name in names)
-

@@ -13,9 +13,10 @@ from clover_rt.backend import Kernel, Tensor
 from clover_rt.spec import Numerics, Precision, Signature
 from clover_rt_cpu.jit.build import Library
 from clover_rt_cpu.jit.isa import Isa
-from clover_rt_cpu.jit.lang import I32, I64, Code, Value
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.product import Inner
 from clover_rt_cpu.jit.team import NativeStep, Team
+from clover_rt_cpu.jit.values import I32, I64, Value
 
 Array = npt.NDArray[Any]
 Call = tuple[int, Array]
@@ -60,6 +61,10 @@ class JitKernel(Kernel):
         return Numerics.INT8_G32 if rounds else Numerics.F32
 
     def supports(self, sig: Signature) -> str:
+        return self.denial(sig) or self.misfit(sig)
+
+    def misfit(self, sig: Signature) -> str:
+        """Return why another kernel should run this, or "": the same for every table and bucket."""
         for name, dtype in sig.dtypes:
             if dtype not in self.types:
                 return f"operand {name} is {dtype}; cpu computes with {' or '.join(self.types)}"
@@ -67,6 +72,10 @@ class JitKernel(Kernel):
 
     def refusal(self, sig: Signature) -> str:
         """Return why sizes or formats do not work, both numbers in it, or ""."""
+        return ""
+
+    def denial(self, sig: Signature) -> str:
+        """Return why no kernel can run this, or ""."""
         return ""
 
     def row_invariant(self, sig: Signature) -> bool:
@@ -115,4 +124,3 @@ def row_count(code: Code, params: Value) -> Value:
 
 def padded(nbytes: int) -> int:
     return -(-nbytes // 64) * 64
-

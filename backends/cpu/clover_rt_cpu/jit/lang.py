@@ -1,215 +1,59 @@
 """A small language over `llvmlite.ir`: values with operators, loops, variables, memory.
 
 A kernel is a Python function that emits one native function
-`void (i64 args, i64 thread, i64 threads, i64 counter)`: `args` is the address of 64-bit words,
-`counter` that of a 32-bit number that is zero when a step begins, for dealing out work. Addresses
-are plain 64-bit integers. Vectors have the width that the description says; the code generator
-cuts them to what the processor has.
+`void (i64 args, i64 thread, i64 threads, i64 state, i64 step)`: `args` is the address of 64-bit
+words, `state` that of what the threads have in common (see team.py), `step` the number of the step.
+Its work is cut into items, which threads take until none is left: `deal` once, or `split` for as
+many equal parts as there are threads. A step is over when its items are done, whoever did them.
+Addresses are plain 64-bit integers. Vectors have the width that the description says; the code
+generator cuts them to what the processor has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from llvmlite import ir
 
-I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-LANES = 16
-"""Floats of the vectors that kernels are written in."""
+from clover_rt_cpu.jit.values import (
+    F16,
+    F32,
+    F64,
+    I1,
+    I8,
+    I32,
+    I64,
+    LANES,
+    SIZES,
+    Number,
+    Value,
+    Var,
+    vec,
+)
 
-Number = int | float
-SIZES = {I1: 0, I8: 1, I16: 2, I32: 4, I64: 8, F16: 2, F32: 4, F64: 8}
-
-
-def vec(element: Any, lanes: int = LANES) -> Any:
-    """Return the type of `lanes` numbers."""
-    return ir.VectorType(element, lanes)
-
-
-F32V, I32V = vec(F32), vec(I32)
-
-
-class Value:
-    """A number or vector of the function being emitted; operators emit instructions."""
-
-    __slots__ = ("code", "raw")
-
-    def __init__(self, code: Code, raw: Any) -> None:
-        self.code = code
-        self.raw = raw
-
-    @property
-    def type(self) -> Any:
-        return self.raw.type
-
-    @property
-    def lanes(self) -> int:
-        return self.type.count if isinstance(self.type, ir.VectorType) else 1
-
-    @property
-    def element(self) -> Any:
-        return self.type.element if isinstance(self.type, ir.VectorType) else self.type
-
-    @property
-    def is_float(self) -> bool:
-        return not isinstance(self.element, ir.IntType)
-
-    def _two(self, other: Value | Number, integer: str, floating: str) -> Value:
-        name = floating if self.is_float else integer
-        a, b = self.code.pair(self, other)
-        return Value(self.code, getattr(self.code.ir, name)(a.raw, b.raw))
-
-    def _flip(self, other: Number) -> Value:
-        return self.code.like(other, self)
-
-    def __add__(self, other: Value | Number) -> Value:
-        return self._two(other, "add", "fadd")
-
-    def __sub__(self, other: Value | Number) -> Value:
-        return self._two(other, "sub", "fsub")
-
-    def __mul__(self, other: Value | Number) -> Value:
-        return self._two(other, "mul", "fmul")
-
-    def __truediv__(self, other: Value | Number) -> Value:
-        return self._two(other, "", "fdiv")
-
-    def __floordiv__(self, other: Value | Number) -> Value:
-        """Divide numbers that are not negative."""
-        return self._two(other, "udiv", "")
-
-    def __mod__(self, other: Value | Number) -> Value:
-        return self._two(other, "urem", "")
-
-    def __and__(self, other: Value | Number) -> Value:
-        return self._two(other, "and_", "")
-
-    def __or__(self, other: Value | Number) -> Value:
-        return self._two(other, "or_", "")
-
-    def __xor__(self, other: Value | Number) -> Value:
-        return self._two(other, "xor", "")
-
-    def __lshift__(self, other: Value | Number) -> Value:
-        return self._two(other, "shl", "")
-
-    def __rshift__(self, other: Value | Number) -> Value:
-        """Shift zeros in."""
-        return self._two(other, "lshr", "")
-
-    def __radd__(self, other: Number) -> Value:
-        return self._flip(other) + self
-
-    def __rsub__(self, other: Number) -> Value:
-        return self._flip(other) - self
-
-    def __rmul__(self, other: Number) -> Value:
-        return self._flip(other) * self
-
-    def __rtruediv__(self, other: Number) -> Value:
-        return self._flip(other) / self
-
-    def _compare(self, other: Value | Number, sign: str) -> Value:
-        a, b = self.code.pair(self, other)
-        emit = self.code.ir.fcmp_ordered if self.is_float else self.code.ir.icmp_signed
-        return Value(self.code, emit(sign, a.raw, b.raw))
-
-    def __lt__(self, other: Value | Number) -> Value:
-        return self._compare(other, "<")
-
-    def __le__(self, other: Value | Number) -> Value:
-        return self._compare(other, "<=")
-
-    def __gt__(self, other: Value | Number) -> Value:
-        return self._compare(other, ">")
-
-    def __ge__(self, other: Value | Number) -> Value:
-        return self._compare(other, ">=")
-
-    def equals(self, other: Value | Number) -> Value:
-        return self._compare(other, "==")
-
-    def differs(self, other: Value | Number) -> Value:
-        """Is it another number; false with a NaN."""
-        return self._compare(other, "!=")
-
-    def sar(self, other: Value | Number) -> Value:
-        """Shift copies of the sign in."""
-        return self._two(other, "ashr", "")
-
-    def bits(self, element: Any) -> Value:
-        """Return the same bits as vectors or numbers of another element type."""
-        total = SIZES[self.element] * self.lanes // SIZES[element]
-        kind = element if total == 1 else vec(element, total)
-        return Value(self.code, self.code.ir.bitcast(self.raw, kind))
-
-    def to(self, element: Any, signed: bool = True) -> Value:
-        """Convert every number to another type."""
-        if element == self.element:
-            return self
-        kind = element if self.lanes == 1 else vec(element, self.lanes)
-        is_int = isinstance(element, ir.IntType)
-        if self.is_float and is_int:
-            name = "fptosi"
-        elif self.is_float:
-            name = "fpext" if SIZES[element] > SIZES[self.element] else "fptrunc"
-        elif not is_int:
-            name = "sitofp" if signed else "uitofp"
-        elif element.width < self.element.width:
-            name = "trunc"
-        else:
-            name = "sext" if signed else "zext"
-        return Value(self.code, getattr(self.code.ir, name)(self.raw, kind))
-
-    def splat(self, lanes: int = LANES) -> Value:
-        """Return a vector of copies of a number."""
-        code = self.code
-        poison = ir.Constant(vec(self.type, lanes), ir.Undefined)
-        one = code.ir.insert_element(poison, self.raw, ir.Constant(I32, 0))
-        zeros = ir.Constant(vec(I32, lanes), [0] * lanes)
-        return Value(code, code.ir.shuffle_vector(one, poison, zeros))
-
-    def pick(self, lanes: Sequence[int], other: Value | None = None) -> Value:
-        """Return a vector of chosen lanes of this one, and of `other` behind it."""
-        mask = ir.Constant(vec(I32, len(lanes)), list(lanes))
-        second = ir.Constant(self.type, ir.Undefined) if other is None else other.raw
-        return Value(self.code, self.code.ir.shuffle_vector(self.raw, second, mask))
-
-    def lane(self, index: int) -> Value:
-        return Value(self.code, self.code.ir.extract_element(self.raw, ir.Constant(I32, index)))
-
-
-class Var:
-    """A variable of the function: `v` reads and writes it."""
-
-    __slots__ = ("code", "slot")
-
-    def __init__(self, code: Code, slot: Any) -> None:
-        self.code = code
-        self.slot = slot
-
-    @property
-    def v(self) -> Value:
-        kind = self.slot.allocated_type
-        return Value(self.code, self.code.ir.load(self.slot, typ=kind))
-
-    @v.setter
-    def v(self, value: Value) -> None:
-        self.code.ir.store(value.raw, self.slot)
+# 64-bit words of what the threads have in common: number of the step and next item; items done
+WORD, DONE = 0, 8
 
 
 class Code:
-    """One function being emitted."""
+    """One function being emitted.
 
-    def __init__(self, module: ir.Module, name: str, parameters: int = 4) -> None:
+    split  the whole of it is run for each of as many parts as there are threads
+    """
+
+    def __init__(
+        self, module: ir.Module, name: str, parameters: int = 5, split: bool = False
+    ) -> None:
         kind = ir.FunctionType(ir.VoidType(), [I64] * parameters)
         self.module = module
         self.function = ir.Function(module, kind, name)
         self.ir = ir.IRBuilder(self.function.append_basic_block())
         self.parameters = [Value(self, a) for a in self.function.args]
+        self.open = ExitStack()
+        if split:
+            self.part = self.open.enter_context(self.deal(self.threads))
 
     def args(self, count: int) -> list[Value]:
         """Return the first words that the argument address points at."""
@@ -341,21 +185,31 @@ class Code:
         self.ir.call(pointer, [o.raw for o in operands])
 
     def prefetch(self, address: Value) -> None:
+        """Bring a line of memory into the second cache; the first is for what is used again."""
         pointer = self.ir.inttoptr(address.raw, ir.PointerType())
-        found = self._declared(
-            "llvm.prefetch.p0", ir.VoidType(), [ir.PointerType(), I32, I32, I32]
-        )
-        self.ir.call(found, [pointer, *(ir.Constant(I32, n) for n in (0, 3, 1))])
+        found = self._declared("llvm.prefetch.p0", ir.VoidType(), [ir.PointerType(), I32, I32, I32])
+        self.ir.call(found, [pointer, *(ir.Constant(I32, n) for n in (0, 2, 1))])
 
     def atomic_add(self, address: Value, amount: int) -> Value:
         """Add to a 32-bit number and return what it was."""
         pointer = self.ir.inttoptr(address.raw, ir.PointerType())
         return Value(self, self.ir.atomic_rmw("add", pointer, ir.Constant(I32, amount), "seq_cst"))
 
-    def fresh(self, address: Value) -> Value:
-        """Load a 32-bit number that other threads write."""
+    def fresh(self, address: Value, kind: Any = I32) -> Value:
+        """Load a number that other threads write."""
         pointer = self.ir.inttoptr(address.raw, ir.PointerType())
-        return Value(self, self.ir.load_atomic(pointer, "seq_cst", 4, typ=I32))
+        return Value(self, self.ir.load_atomic(pointer, "seq_cst", SIZES[kind], typ=kind))
+
+    def put_fresh(self, value: Value, address: Value) -> None:
+        """Store a number that other threads read, behind all that was stored before."""
+        pointer = self.ir.inttoptr(address.raw, value.type.as_pointer())
+        self.ir.store_atomic(value.raw, pointer, "seq_cst", SIZES[value.type])
+
+    def swap(self, address: Value, old: Value, new: Value) -> Value:
+        """Replace a 64-bit number if it is `old`; return what it was."""
+        pointer = self.ir.inttoptr(address.raw, ir.PointerType())
+        pair = self.ir.cmpxchg(pointer, old.raw, new.raw, "seq_cst", "seq_cst")
+        return Value(self, self.ir.extract_value(pair, 0))
 
     def pause(self) -> None:
         """Let a thread that spins leave its core to others for some cycles."""
@@ -408,20 +262,41 @@ class Code:
 
     @contextmanager
     def deal(self, items: Value) -> Iterator[Value]:
-        """Take items 0 .. items - 1 from the counter that all threads share."""
-        counter = self.parameters[3]
-        at = self.var(self.atomic_add(counter, 1).to(I64))
-        with self.whilst(lambda: at.v < items):
-            yield at.v
-            at.v = self.atomic_add(counter, 1).to(I64)
+        """Run the body for items 0 .. items - 1, each taken by one thread; once in a function.
+
+        A thread that comes after the step is over takes nothing.
+        """
+        state, step = self.parameters[3:]
+        word, done = state + 8 * WORD, state + 8 * DONE
+        here, after = step << 32, ((step + 1) & 0xFFFFFFFF) << 32
+        with self.when(items.equals(0)):
+            self.swap(word, here, after)
+        taken = self.var(self.const(I64, -1))
+
+        def take() -> Value:
+            taken.v = self.const(I64, -1)
+            seen = self.var(self.fresh(word, I64))
+            left = lambda: (seen.v - here).below(items)  # noqa: E731
+            with self.whilst(lambda: self.both(left(), taken.v < 0)):
+                got = self.swap(word, seen.v, seen.v + 1)
+                taken.v = self.select(got.equals(seen.v), seen.v - here, taken.v)
+                seen.v = got
+            return taken.v >= 0
+
+        with self.whilst(take):
+            yield taken.v
+            with self.when(self.atomic_add(done, 1).to(I64).equals(items - 1)):
+                self.put_fresh(self.const(I32, 0), done)
+                self.put_fresh(after, word)
 
     def share(self, items: Value) -> tuple[Value, Value]:
-        """Return this thread's range of items, cut evenly."""
-        lo = items * self.thread // self.threads
-        hi = items * (self.thread + 1) // self.threads
+        """Return this part's range of items, cut evenly."""
+        lo = items * self.part // self.threads
+        hi = items * (self.part + 1) // self.threads
         return lo, hi
 
     def end(self) -> None:
+        self.open.close()
         self.ir.ret_void()
 
     def _declared(self, name: str, result: Any, kinds: list[Any]) -> Any:

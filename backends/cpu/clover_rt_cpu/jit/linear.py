@@ -1,8 +1,8 @@
-"""linear: items are runs of weight blocks; each is multiplied with all rows while it is in cache."""
+"""linear: items are runs of weight blocks, each multiplied with all rows while it is in cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -17,9 +17,10 @@ from clover_rt_cpu.jit.kernel import (
     quantises,
     row_count,
 )
-from clover_rt_cpu.jit.lang import F32V, I64, Code, Value
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.pack import Blocks, blocks_of, packed_bytes
 from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Block, Inner, Tiles, quantise
+from clover_rt_cpu.jit.values import F32V, Value
 
 ITEM_BYTES = 64 << 10
 
@@ -83,7 +84,7 @@ def quantise_rows(
 
 
 def _emit_quantise(module: ir.Module, name: str, bias: int) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, x, columns, records = code.args(4)
     groups = row_count(code, params) * (columns // GROUP)
     lo, hi = code.share(groups)
@@ -97,17 +98,6 @@ def quantise_range(code: Code, lo: Value, hi: Value, x: Value, records: Value, b
         at = x + g * (4 * GROUP)
         both = [code.load(F32V, at), code.load(F32V, at + 4 * BLOCK)]
         quantise(code, both, records + g * RECORD, bias)
-
-
-def over_rows(
-    code: Code, count: Value, tiles: tuple[int, ...], body: Callable[[Value, int], None]
-) -> None:
-    """Run body(first row, rows) over `count` rows in the largest tiles that fit."""
-    at = code.var(code.const(I64, 0))
-    for tile in tiles:
-        with code.whilst(lambda tile=tile: at.v + tile <= count):  # type: ignore[misc]
-            body(at.v, tile)
-            at.v = at.v + tile
 
 
 def _emit(module: ir.Module, name: str, inner: Inner) -> None:
@@ -124,19 +114,15 @@ def _emit(module: ir.Module, name: str, inner: Inner) -> None:
             block = table + b * (8 * WORDS)
             at = Block.at(code, block)
 
-            def tile(m: Value, count: int, block: Value = block, at: Block = at) -> None:
-                here = [x + (m + i) * stride for i in range(count)]
-                for i, sums in enumerate(tiles(block, here, columns, shift)):
-                    offset = ((m + i) * width + at.first) * 4
-                    put(code, sums, y + offset, residual, residual + offset, at.count)
+            def store(m: Value, sums: Value, at: Block = at) -> None:
+                offset = (m * width + at.first) * 4
+                put(code, sums, y + offset, residual, residual + offset, at.count)
 
-            over_rows(code, rows, inner.tiles, tile)
+            tiles.run(block, rows, lambda m: x + m * stride, columns, shift, store)
     code.end()
 
 
-def put(
-    code: Code, sums: Value, to: Value, residual: Value, added: Value, count: Value
-) -> None:
+def put(code: Code, sums: Value, to: Value, residual: Value, added: Value, count: Value) -> None:
     """Store up to 16 results, with the residual added where its address is not 0."""
     live = code.live(count)
 
@@ -151,5 +137,3 @@ def put(
         lambda: code.store(whole.v, to),
         lambda: code.masked_store(whole.v, to, live),
     )
-
-

@@ -3,7 +3,8 @@ every machine: exp, logarithms, sums over lanes in a fixed order."""
 
 from __future__ import annotations
 
-from clover_rt_cpu.jit.lang import F32, F64, I32, I64, LANES, Code, Value
+from clover_rt_cpu.jit.lang import Code
+from clover_rt_cpu.jit.values import F32, F64, I32, I64, Value
 
 # e^r on |r| <= ln 2 / 2, as in the Cephes library: below 2 units in the last place
 _EXP = (
@@ -78,21 +79,40 @@ def lanes_sum(x: Value) -> Value:
     """Return the sum over the lanes: halves are added until one is left."""
     while x.lanes > 1:
         half = x.lanes // 2
-        x = x.pick(range(half)) + x.pick(range(half, x.lanes)) if half > 1 else x.lane(0) + x.lane(1)
+        x = (
+            x.pick(range(half)) + x.pick(range(half, x.lanes))
+            if half > 1
+            else x.lane(0) + x.lane(1)
+        )
     return x
 
 
 def lanes_most(code: Code, x: Value) -> Value:
     while x.lanes > 1:
         half = x.lanes // 2
-        a, b = (x.pick(range(half)), x.pick(range(half, x.lanes))) if half > 1 else (
-            x.lane(0),
-            x.lane(1),
+        a, b = (
+            (x.pick(range(half)), x.pick(range(half, x.lanes)))
+            if half > 1
+            else (
+                x.lane(0),
+                x.lane(1),
+            )
         )
         x = code.most(a, b)
     return x
 
 
-def zeros(code: Code) -> Value:
-    """Return 16 zeros."""
-    return code.const(code.vector(F32, [0.0] * LANES).type, 0.0)
+def transposed(rows: list[Value]) -> list[Value]:
+    """Return the columns of a square: quarters change places at every scale."""
+    step = 1
+    while step < len(rows):
+        lanes = range(len(rows))
+        low = [n if not n & step else len(rows) + n - step for n in lanes]
+        high = [n + step if not n & step else len(rows) + n for n in lanes]
+        out = list(rows)
+        for i in lanes:
+            if not i & step:
+                a, b = rows[i], rows[i + step]
+                out[i], out[i + step] = a.pick(low, b), a.pick(high, b)
+        rows, step = out, 2 * step
+    return rows

@@ -14,10 +14,11 @@ from llvmlite import ir
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
 from clover_rt_cpu.jit.kernel import JitKernel, address, addresses, padded
-from clover_rt_cpu.jit.lang import F32, F32V, F64, LANES, Code, Value
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.maths import exp, lanes_most, lanes_sum, log
-from clover_rt_cpu.jit.scan import SLICE, Sizes, note_floats, scan_notes
+from clover_rt_cpu.jit.scan import MOST_KEY, SLICE, Sizes, note_floats, scan_notes
 from clover_rt_cpu.jit.table import Lanes, SegmentAt, Table, floats, offsets, over_lanes
+from clover_rt_cpu.jit.values import F32, F32V, F64, LANES, Value
 
 ROWS = 4
 """Rows of an item."""
@@ -30,12 +31,16 @@ class BlockMemory(JitKernel):
     """Mix a block's values and what the memory holds for each of its rows."""
 
     def refusal(self, sig: Signature) -> str:
-        if sig["T"] > MOST_ROWS:
-            return f"{sig['T']} rows were asked for; a block has up to {MOST_ROWS}"
+        rows = sig.layout.rows
+        if rows > MOST_ROWS or sig["K"] > MOST_KEY:
+            return (
+                f"{rows} rows and keys of {sig['K']} numbers were asked for; "
+                f"up to {MOST_ROWS} and {MOST_KEY} work"
+            )
         return ""
 
     def scratch(self, sig: Signature) -> int:
-        return padded(4 * sig["T"] * note_floats(sig["G"], sig["H"], sig["K"]))
+        return padded(4 * sig["T"] * note_floats(sig))
 
     def prepare(self, sig: Signature, weights: Mapping[str, HostWeight]) -> Prepared:
         return np.concatenate([floats(weights[n]).ravel() for n in NAMES])
@@ -151,9 +156,7 @@ class _Block:
             for i, total in enumerate(sums):
                 code.store(lanes_sum(total.v), self.products + 4 * MOST_ROWS * i + t * 4)
 
-    def _softmax(
-        self, row: int, count: Value, factor: Value, past: Value
-    ) -> tuple[Value, Value]:
+    def _softmax(self, row: int, count: Value, factor: Value, past: Value) -> tuple[Value, Value]:
         """Fill a row's shares, not yet divided; return their sum and the share of the past."""
         code = self.code
         products = self.products + 4 * MOST_ROWS * row
@@ -164,7 +167,9 @@ class _Block:
 
         def find(k: Value, at: Lanes) -> None:
             logit = at.load(products + k * 4) * scale
-            peak.v = code.most(peak.v, logit if at.mask is None else code.select(at.mask, logit, low))
+            peak.v = code.most(
+                peak.v, logit if at.mask is None else code.select(at.mask, logit, low)
+            )
 
         over_lanes(code, count, find)
         top = lanes_most(code, peak.v)
@@ -185,7 +190,7 @@ class _Block:
         self, s: SegmentAt, head: Value, column: Value, parts: list[Lanes]
     ) -> list[list[Value]]:
         """Return the sums of shares times values of each row, for some columns."""
-        code, sizes = self.code, self.sizes
+        sizes = self.sizes
         width = sizes.groups * sizes.key * 2
         stride = width + sizes.heads * sizes.value
         base = self.qkv + (s.row0 * stride + width + head * sizes.value + column) * 4

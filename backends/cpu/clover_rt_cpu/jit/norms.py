@@ -10,9 +10,10 @@ from llvmlite import ir
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
 from clover_rt_cpu.jit.kernel import JitKernel, addresses, row_count
-from clover_rt_cpu.jit.lang import F32, F32V, LANES, Code, Value
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.maths import lanes_sum, sigmoid, silu, softplus
 from clover_rt_cpu.jit.table import Lanes, floats, over_lanes
+from clover_rt_cpu.jit.values import F32, F32V, LANES, Value
 
 
 class RmsNorm(JitKernel):
@@ -35,7 +36,7 @@ class RmsNorm(JitKernel):
 
 
 def _rms_norm(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, x, y, w, groups, columns, eps = code.args(7)
     lo, hi = code.share(row_count(code, params) * groups)
     with code.loop(lo, hi) as group:
@@ -85,7 +86,7 @@ class GatedNorm(JitKernel):
 
 
 def _gated_norm(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, o, z, y, w, heads, columns, eps = code.args(8)
     lo, hi = code.share(row_count(code, params) * heads)
     with code.loop(lo, hi) as head:
@@ -116,7 +117,7 @@ class OutputGate(JitKernel):
 
 
 def _output_gate(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, o, gate, y, columns = code.args(5)
     # runs of 16 columns may cross rows: every number is for itself
     total = row_count(code, params) * columns
@@ -151,7 +152,7 @@ class GdnGates(JitKernel):
 
 
 def _gdn_gates(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, a, b, g, beta, constants, heads = code.args(7)
     lo, hi = code.share(row_count(code, params))
     with code.loop(lo, hi) as row:
@@ -166,5 +167,3 @@ def _gdn_gates(module: ir.Module, name: str) -> None:
 
         over_lanes(code, heads, gates)
     code.end()
-
-

@@ -13,12 +13,15 @@ from llvmlite import ir
 from clover_rt.spec import Format, HostWeight, Weight
 from clover_rt_cpu.jit.arena import arena
 from clover_rt_cpu.jit.kernel import Jit
-from clover_rt_cpu.jit.lang import I8, I16, I32, Code, vec
+from clover_rt_cpu.jit.lang import Code
+from clover_rt_cpu.jit.maths import transposed
 from clover_rt_cpu.jit.product import BLOCK, GROUP, WORDS, Inner
 from clover_rt_cpu.jit.team import NativeStep
+from clover_rt_cpu.jit.values import I8, I16, I32, I32V, Value, vec
 
 Array = npt.NDArray[Any]
 SLICE_BYTES = 8 << 20
+LINE = 64
 
 
 @dataclass(frozen=True)
@@ -134,38 +137,109 @@ def _pack(jit: Jit, matrix: Weight, row0: int, homes: list[Array], has_zero: boo
 
 
 def _emit(jit: Jit, module: ir.Module, name: str, kind: Format) -> None:
-    """Move rows into blocks; items are 16 rows."""
+    """Move rows into blocks; an item is up to 16 rows, whole blocks if all goes well."""
     code = Code(module, name)
-    codes, scale, zero, to_codes, to_scale, to_zero, row0, rows, columns, groups = code.args(10)
-    q4 = kind is Format.Q4
-    source = columns // 2 if q4 else columns
-    block = source * BLOCK
+    pack = _Pack(code, kind, jit.isa.flips)
+    rows, row0 = pack.rows, pack.row0
     with code.deal((rows + (BLOCK - 1)) // BLOCK) as item:
-        with code.loop(item * BLOCK, code.least(item * BLOCK + BLOCK, rows)) as r:
-            row = row0 + r
-            lane = row % BLOCK
-            home = to_codes + row // BLOCK * block + lane * 4
-            with code.loop(0, columns // GROUP) as k:
-                at = codes + r * source + k * (16 if q4 else 32)
-                if q4:
-                    raw = code.load(vec(I8, 16), at)
-                    pairs = [n // 2 + (16 if n % 2 else 0) for n in range(32)]
-                    every = (raw & 15).pick(pairs, raw >> 4)
-                    low, high = every.pick(range(16)), every.pick(range(16, 32))
-                    quads = (low | (high << 4)).bits(I32)
-                    step = 256
-                else:
-                    raw = code.load(vec(I8, 32), at)
-                    quads = (raw ^ (128 if jit.isa.flips else 0)).bits(I32)
-                    step = 512
-                for j in range(quads.lanes):
-                    code.store(quads.lane(j), home + k * step + 64 * j)
-            base = row // BLOCK * groups * BLOCK + lane
-            with code.loop(0, groups) as g:
-                to = base + g * BLOCK
-                code.store(code.load(I16, scale + (r * groups + g) * 2), to_scale + to * 2)
-                with code.when(zero.differs(0)):
-                    code.store(code.load(I8, zero + r * groups + g), to_zero + to)
+        first = item * BLOCK
+        end = code.least(first + BLOCK, rows)
+        is_whole = code.both((row0 % BLOCK).equals(0), (end - first).equals(BLOCK))
+        is_wide = (pack.source % LINE).equals(0)
+
+        def one_by_one() -> None:
+            with code.loop(first, end) as r:
+                pack.codes_of(r)
+
+        code.either(code.both(is_whole, is_wide), lambda: pack.codes_of_block(first), one_by_one)
+
+        def scales_one_by_one() -> None:
+            with code.loop(first, end) as r:
+                pack.scales_of(r)
+
+        is_even = (pack.groups % 2).equals(0)
+        code.either(
+            code.both(is_whole, is_even), lambda: pack.scales_of_block(first), scales_one_by_one
+        )
+        with code.when(pack.zero.differs(0)), code.loop(first, end) as r:
+            pack.zeros_of(r)
     code.end()
 
 
+class _Pack:
+    """Emits the moves of one format."""
+
+    def __init__(self, code: Code, kind: Format, flips: bool) -> None:
+        self.code = code
+        self.q4 = kind is Format.Q4
+        self.flips = flips
+        words = code.args(10)
+        self.codes, self.scale, self.zero = words[:3]
+        self.to_codes, self.to_scale, self.to_zero = words[3:6]
+        self.row0, self.rows, columns, self.groups = words[6:]
+        self.source = columns // 2 if self.q4 else columns
+
+    def _turn(self, raw: Value) -> Value:
+        """Bring file bytes, 16 (q4) or more, into the order of a block."""
+        if not self.q4:
+            return raw ^ (128 if self.flips else 0)
+        # of 16 bytes the first 8 hold columns 0 .. 15, the others columns 16 .. 31
+        count = raw.lanes
+        low = raw.pick([n // 16 * 16 + n % 16 // 2 for n in range(count)])
+        high = raw.pick([n // 16 * 16 + 8 + n % 16 // 2 for n in range(count)])
+        even = (low & 15) | (high << 4)
+        odd = (low >> 4) | (high & 0xF0)
+        return even.pick([n if n % 2 == 0 else count + n for n in range(count)], odd)
+
+    def codes_of(self, r: Value) -> None:
+        """Move the codes of one row, 32 columns at a time."""
+        code = self.code
+        row = self.row0 + r
+        home = self.to_codes + row // BLOCK * self.source * BLOCK + row % BLOCK * 4
+        size = GROUP // 2 if self.q4 else GROUP
+        with code.loop(0, self.source, size) as k:
+            raw = code.load(vec(I8, size), self.codes + r * self.source + k)
+            quads = self._turn(raw).bits(I32)
+            for j in range(quads.lanes):
+                code.store(quads.lane(j), home + k * BLOCK + 64 * j)
+
+    def codes_of_block(self, first: Value) -> None:
+        """Move the codes of 16 rows, 64 bytes of each at a time."""
+        code = self.code
+        home = self.to_codes + (self.row0 + first) * self.source
+        with code.loop(0, self.source, LINE) as k:
+            at = self.codes + first * self.source + k
+            rows = [code.load(vec(I8, LINE), at + self.source * i) for i in range(BLOCK)]
+            turned = transposed([self._turn(r).bits(I32) for r in rows])
+            for i, quads in enumerate(turned):
+                code.store(quads, home + k * BLOCK + 64 * i)
+
+    def scales_of(self, r: Value) -> None:
+        code = self.code
+        row = self.row0 + r
+        base = (row // BLOCK * self.groups * BLOCK + row % BLOCK) * 2
+        with code.loop(0, self.groups) as g:
+            found = code.load(I16, self.scale + (r * self.groups + g) * 2)
+            code.store(found, self.to_scale + base + g * (2 * BLOCK))
+
+    def scales_of_block(self, first: Value) -> None:
+        """Move the scales of 16 rows, two groups of each in one 32-bit number."""
+        code = self.code
+        home = self.to_scale + (self.row0 + first) * self.groups * 2
+        with code.loop(0, self.groups, 2 * BLOCK) as g:
+            live = code.live((self.groups - g) // 2)
+            at = self.scale + (first * self.groups + g) * 2
+            rows = [code.masked(I32V, at + self.groups * (2 * i), live) for i in range(BLOCK)]
+            for i, pair in enumerate(transposed(rows)):
+                to = home + (g + 2 * i) * (2 * BLOCK)
+                with code.when(g + 2 * i < self.groups):
+                    code.store(pair.to(I16), to)
+                    code.store((pair >> 16).to(I16), to + 2 * BLOCK)
+
+    def zeros_of(self, r: Value) -> None:
+        code = self.code
+        row = self.row0 + r
+        base = row // BLOCK * self.groups * BLOCK + row % BLOCK
+        with code.loop(0, self.groups) as g:
+            found = code.load(I8, self.zero + r * self.groups + g)
+            code.store(found, self.to_zero + base + g * BLOCK)

@@ -17,7 +17,7 @@ weights, in 16 interleaved sums added in a fixed tree for plain ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,9 @@ from llvmlite import ir
 
 from clover_rt.spec import Format
 from clover_rt_cpu.jit.isa import Isa
-from clover_rt_cpu.jit.lang import F16, F32, F32V, I8, I16, I32, I64, LANES, Code, Value, vec
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.maths import lanes_most, lanes_sum
+from clover_rt_cpu.jit.values import F16, F32, F32V, I8, I16, I32, I64, LANES, Value, vec
 
 BLOCK = 16
 """Weight rows of a block."""
@@ -34,8 +35,8 @@ GROUP = 32
 """Columns of a group of activations."""
 RECORD = 40
 """Bytes of a group of quantised activations."""
-AHEAD = 2048
-"""Bytes that packed weights are fetched ahead of use."""
+AHEAD = {4: 2048, 8: 4096}
+"""Bytes that packed weights are fetched ahead of use, by the most rows that each is for."""
 WORDS = 5
 """Words of a block in a table: address of codes, of scales, of zeros, first row, rows."""
 
@@ -84,7 +85,7 @@ class Inner:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        return self.isa.tiles if self.is_packed else tuple(n for n in (4, 2, 1) if n <= self.isa.tile)
+        return self.isa.tiles if self.is_packed else self.isa.tiles[:4]
 
     def row_bytes(self, columns: int) -> int:
         """Return the bytes of a row of activations."""
@@ -122,6 +123,11 @@ class Inner:
     def _bytes(self) -> int:
         return 256 if self.format is Format.Q4 else 512
 
+    def _fetch(self, code: Code, base: Value, rows: int) -> None:
+        ahead = next(n for most, n in AHEAD.items() if rows <= most)
+        for line in range(0, self._bytes, 64):
+            code.prefetch(base + (ahead + line))
+
     def _group(self, code: Code, at: Block, k: Value, shift: Value) -> tuple[Value, Value | None]:
         """Return the scales of a group of columns, and the zero points as int32."""
         group = k >> shift
@@ -138,8 +144,7 @@ class Inner:
         signed = not q4
         with code.loop(0, columns // GROUP) as k:
             base = at.codes + k * self._bytes
-            for line in range(0, self._bytes, 64):
-                code.prefetch(base + (AHEAD + line))
+            self._fetch(code, base, len(rows))
             loaded = [code.load(vec(I32), base + 64 * j, 1) for j in range(self._bytes // 64)]
             if q4:
                 low = [v & 0x0F0F0F0F for v in loaded]
@@ -169,8 +174,7 @@ class Inner:
         sums = [code.var(code.const(F32V, 0.0)) for _ in rows]
         with code.loop(0, columns // GROUP) as k:
             base = at.codes + k * self._bytes
-            for line in range(0, self._bytes, 64):
-                code.prefetch(base + (AHEAD + line))
+            self._fetch(code, base, len(rows))
             scales, zeros = self._group(code, at, k, shift)
             lift = None if zeros is None else zeros.to(F32)
             offset = k * (4 * GROUP)
@@ -204,9 +208,7 @@ class Inner:
                 out.append((16 * half + 4 * j + b, w if lift is None else w - lift))
         return out
 
-    def _plain(
-        self, code: Code, at: Block, rows: Sequence[Value], columns: Value
-    ) -> list[Value]:
+    def _plain(self, code: Code, at: Block, rows: Sequence[Value], columns: Value) -> list[Value]:
         size = 4 if self.format is Format.F32 else 2
         stride = columns * size
         found = code.room(4 * BLOCK * len(rows))
@@ -250,21 +252,39 @@ class Tiles:
 
     def __init__(self, code: Code, inner: Inner, functions: Value) -> None:
         self.code = code
-        self.sizes = inner.tiles
-        self.functions = [code.load(I64, functions + 8 * i) for i in range(len(inner.tiles))]
-        self.rows = code.room(8 * max(inner.tiles))
-        self.out = code.room(4 * BLOCK * max(inner.tiles))
+        self.most = inner.tiles[-1]
+        self.functions = functions
+        self.rows = code.room(8 * self.most)
+        self.out = code.room(4 * BLOCK * self.most)
 
-    def __call__(
-        self, block: Value, rows: Sequence[Value], columns: Value, shift: Value
-    ) -> list[Value]:
-        """Return 16 products of each row with the block whose words lie at an address."""
+    def run(
+        self,
+        block: Value,
+        count: Value,
+        row: Callable[[Value], Value],
+        columns: Value,
+        shift: Value,
+        put: Callable[[Value, Value], None],
+    ) -> None:
+        """Multiply `count` rows with the block whose words lie at an address.
+
+        row(i) is the address of row i; put(i, sums) takes its 16 products
+        """
         code = self.code
-        for i, row in enumerate(rows):
-            code.store(row, self.rows + 8 * i, 8)
-        function = self.functions[self.sizes.index(len(rows))]
-        code.call(function, [block, self.rows, columns, shift, self.out])
-        return [code.load(F32V, self.out + 4 * BLOCK * i, 64) for i in range(len(rows))]
+        done = code.var(code.const(I64, 0))
+        with code.whilst(lambda: done.v < count):
+            left = count - done.v
+            # tiles of about the same height: nine rows go as five and four
+            tiles = (left + (self.most - 1)) // self.most
+            height = (left + tiles - 1) // tiles
+            first = done.v
+            with code.loop(0, height) as i:
+                code.store(row(first + i), self.rows + i * 8, 8)
+            function = code.load(I64, self.functions + (height - 1) * 8, 8)
+            code.call(function, [block, self.rows, columns, shift, self.out])
+            with code.loop(0, height) as i:
+                put(first + i, code.load(F32V, self.out + i * (4 * BLOCK), 64))
+            done.v = first + height
 
 
 def quantise(code: Code, x: Sequence[Value], record: Value, bias: int) -> None:

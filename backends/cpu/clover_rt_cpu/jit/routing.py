@@ -14,20 +14,10 @@ from llvmlite import ir
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import Signature
 from clover_rt_cpu.jit.kernel import JitKernel, addresses, row_count
-from clover_rt_cpu.jit.lang import (
-    F32,
-    F32V,
-    I8,
-    I32,
-    I32V,
-    I64,
-    LANES,
-    Code,
-    Value,
-    vec,
-)
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.maths import exp, lanes_most, lanes_sum
 from clover_rt_cpu.jit.table import Lanes, Table, offsets, over_lanes
+from clover_rt_cpu.jit.values import F32, F32V, I8, I32, I32V, I64, LANES, Value, vec
 
 MOST_EXPERTS = 4096
 MOST_CHOICES = LANES
@@ -112,7 +102,7 @@ class RouterTopk(JitKernel):
 
 
 def _router_topk(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, logits, allowed, ids, weights, experts, choices, owners = code.args(8)
     keys = code.room(4 * MOST_EXPERTS)
     chosen = code.room(4 * LANES)
@@ -175,7 +165,7 @@ class Coreset(JitKernel):
 
 
 def _coreset(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, logits, allowed, experts, choices, top_p, segments = code.args(7)
     table = Table(code, params, segments)
     shares, mass = code.room(4 * MOST_EXPERTS), code.room(4 * MOST_EXPERTS)
@@ -282,10 +272,10 @@ class GroupRows(JitKernel):
 
 
 def _group_rows(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, ids, order, bounds, experts, choices = code.args(6)
     ends = code.room(4 * MOST_EXPERTS)
-    with code.when(code.thread.equals(0)):
+    with code.when(code.part.equals(0)):
         pairs = row_count(code, params) * choices
         with code.loop(0, experts) as e:
             code.store(code.const(I32, 0), ends + e * 4)

@@ -10,7 +10,7 @@ from llvmlite import ir
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import PAGE_ROWS, Format, HostWeight, Kind, Signature
 from clover_rt_cpu.jit.kernel import PLAIN_TYPES, JitKernel, addresses, row_count
-from clover_rt_cpu.jit.lang import F16, F32, F32V, I8, I16, I32, I64, LANES, Code, Value, vec
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.maths import sigmoid
 from clover_rt_cpu.jit.table import (
     Lanes,
@@ -20,6 +20,7 @@ from clover_rt_cpu.jit.table import (
     over_lanes,
     to_bf16,
 )
+from clover_rt_cpu.jit.values import F16, F32, F32V, I8, I16, I32, I64, LANES, Value, vec
 
 COLUMNS = 512
 """Columns of an item of combine."""
@@ -44,7 +45,7 @@ class Rope(JitKernel):
 
 
 def _rope(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, x, angles, y, heads, width, half, segments, owners = code.args(9)
     table = Table(code, params, segments)
     lo, hi = code.share(row_count(code, params) * heads)
@@ -86,7 +87,7 @@ class Combine(JitKernel):
 
 
 def _combine(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, y, ids, weights, shared, gates, residual, h, choices, columns = code.args(10)
     parts = (columns + (COLUMNS - 1)) // COLUMNS
     lo, hi = code.share(row_count(code, params) * parts)
@@ -142,7 +143,7 @@ class EmbedRows(JitKernel):
 
 
 def _embed(module: ir.Module, name: str, fmt: Format) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, h, pieces, count, columns, group, tokens = code.args(7)
     lo, hi = code.share(row_count(code, params))
     with code.loop(lo, hi) as row:
@@ -226,7 +227,7 @@ class KvAppend(JitKernel):
 
 
 def _kv_append(module: ir.Module, name: str, halves: bool) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, k, v, pages, k_pool, v_pool, slot_pages, columns, segments, owners = code.args(10)
     table = Table(code, params, segments)
     lo, hi = code.share(row_count(code, params))
@@ -238,8 +239,11 @@ def _kv_append(module: ir.Module, name: str, halves: bool) -> None:
             to = code.load(I32, at).to(I64) * PAGE_ROWS + place % PAGE_ROWS
             for source, pool in ((k, k_pool), (v, v_pool)):
                 copy_row(
-                    code, source + row * columns * 4, pool + to * columns * (2 if halves else 4),
-                    columns, halves,
+                    code,
+                    source + row * columns * 4,
+                    pool + to * columns * (2 if halves else 4),
+                    columns,
+                    halves,
                 )
     code.end()
 
@@ -274,10 +278,10 @@ class Begin(JitKernel):
 
 
 def _begin(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, pages, counts, slot_pages, vocab, page_deltas, count_deltas = code.args(7)
     table = Table(code, params, params)
-    with code.when(code.thread.equals(0)):
+    with code.when(code.part.equals(0)):
         for word, start, home, width in (
             (4, page_deltas, pages, slot_pages),
             (5, count_deltas, counts, vocab),

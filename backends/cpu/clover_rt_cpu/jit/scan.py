@@ -18,9 +18,10 @@ from llvmlite import ir
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import Signature
 from clover_rt_cpu.jit.kernel import JitKernel, address, addresses, padded
-from clover_rt_cpu.jit.lang import F32, F32V, I32, I64, LANES, Code, Value
+from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.maths import exp, lanes_sum
 from clover_rt_cpu.jit.table import Lanes, Table, offsets, over_lanes
+from clover_rt_cpu.jit.values import F32, F32V, I32, I64, LANES, Value
 
 SLICE = 32
 """Columns of the memory that an item works on."""
@@ -40,11 +41,12 @@ class Sizes:
     @property
     def notes(self) -> Value:
         """Floats of the notes of a row."""
-        return note_floats(self.groups, self.heads, self.key)
+        return self.groups * self.key * 2 + self.groups + self.heads
 
 
-def note_floats(groups, heads, key):  # type: ignore[no-untyped-def]
-    return groups * key * 2 + groups + heads
+def note_floats(sig: Signature) -> int:
+    """Return the floats of the notes of a row."""
+    return int(sig["G"] * sig["K"] * 2 + sig["G"] + sig["H"])
 
 
 def too_wide(sig: Signature) -> str:
@@ -59,7 +61,7 @@ class BlockScan(JitKernel):
         return too_wide(sig)
 
     def scratch(self, sig: Signature) -> int:
-        return padded(4 * sig["T"] * note_floats(sig["G"], sig["H"], sig["K"]))
+        return padded(4 * sig["T"] * note_floats(sig))
 
     def bind(
         self,
@@ -87,7 +89,7 @@ class BlockScan(JitKernel):
 
 
 def scan_notes(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, qkv, g, notes, *axes, segments = code.args(9)
     sizes = Sizes(*axes)
     table = Table(code, params, segments)
@@ -106,9 +108,7 @@ def scan_notes(module: ir.Module, name: str) -> None:
     code.end()
 
 
-def note_row(
-    code: Code, sizes: Sizes, q: Value | None, k: Value, g: Value, notes: Value
-) -> None:
+def note_row(code: Code, sizes: Sizes, q: Value | None, k: Value, g: Value, notes: Value) -> None:
     """Write the notes of one row; without q only those of k and g."""
     overlaps = notes + sizes.groups * sizes.key * 8
     with code.loop(0, sizes.groups) as group:
@@ -147,7 +147,7 @@ def unit_row(code: Code, x: Value, to: Value, columns: Value, scale: Value | Non
 
 
 def _scan_tape(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, qkv, g, beta, *tapes, draft, groups, heads, key, value, segments = code.args(14)
     table = Table(code, params, segments)
     width = groups * key
@@ -296,7 +296,7 @@ class Advance(JitKernel):
 
     def scratch(self, sig: Signature) -> int:
         rows = sig.layout.segments * sig["Q"]
-        return padded(4 * rows * note_floats(sig["G"], sig["H"], sig["K"]))
+        return padded(4 * rows * note_floats(sig))
 
     def bind(
         self,
@@ -318,7 +318,7 @@ class Advance(JitKernel):
 
 def _advance_notes(module: ir.Module, name: str) -> None:
     """Write the notes of every row that is replayed, and shift the rings."""
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, ring, _, tape_u, tape_k, _, tape_g, _, notes, *axes = code.args(17)
     groups, heads, key, value, draft, columns, before, advances = axes
     sizes = Sizes(groups, heads, key, value)
@@ -330,7 +330,7 @@ def _advance_notes(module: ir.Module, name: str) -> None:
             to = notes + (i * draft + t) * sizes.notes * 4
             source = tape_k + row * groups * key * 4
             note_row(code, sizes, None, source, tape_g + row * heads * 4, to)
-        with code.when(code.both(code.thread.equals(0), rows > 0)), code.loop(0, before) as r:
+        with code.when(code.both(code.part.equals(0), rows > 0)), code.loop(0, before) as r:
             index = rows + r
             from_ring = ring + (slot * before + index) * columns * 4
             from_tape = tape_u + (slot * draft + index - before) * columns * 4

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clover_rt.spec import HostWeight, Kind, StepLayout
-from clover_rt_cpu.jit.lang import F32V, I16, I32, I64, LANES, Code, Value, vec
+from clover_rt_cpu.jit.lang import Code
+from clover_rt_cpu.jit.values import F32V, I16, I32, I64, LANES, Value, vec
 
 Array = npt.NDArray[Any]
 SEGMENT_BYTES = 32
@@ -92,12 +93,14 @@ class Lanes:
     def pairs(self, address: Value) -> tuple[Value, Value]:
         """Return the even and the odd ones of 32 floats: of twice as many as are left."""
         code = self.code
-        both = [code.load(F32V, address), code.load(F32V, address + 4 * LANES)] if (
-            self.left is None
-        ) else [
-            code.masked(F32V, address, code.live(self.left * 2)),
-            code.masked(F32V, address + 4 * LANES, code.live(self.left * 2 - LANES)),
-        ]
+        both = (
+            [code.load(F32V, address), code.load(F32V, address + 4 * LANES)]
+            if (self.left is None)
+            else [
+                code.masked(F32V, address, code.live(self.left * 2)),
+                code.masked(F32V, address + 4 * LANES, code.live(self.left * 2 - LANES)),
+            ]
+        )
         even = both[0].pick(range(0, 2 * LANES, 2), both[1])
         return even, both[0].pick(range(1, 2 * LANES, 2), both[1])
 

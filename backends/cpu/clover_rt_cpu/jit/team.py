@@ -1,9 +1,10 @@
-"""Threads that walk a table of native steps together, with a barrier between steps.
+"""Threads that walk a table of native steps together.
 
-A pass is one native call a thread. Each step is a function that shares its work over the threads;
-work is dealt out by a counter, so a thread that the system holds up slows the others little. At a
-barrier a thread spins for about 50 us and then yields its processor; between passes the helpers
-spin as long for the next one and then sleep until they are woken.
+A pass is one native call a thread. Threads take the items of a step until none is left; whoever
+finishes the last one opens the next step. So a thread that the system holds up is not waited for
+unless it is in the middle of an item, and joins wherever the others are. A thread that finds
+nothing to do spins for up to 50 us and then yields its processor; between passes the helpers spin
+as long for the next one and then sleep until they are woken.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,16 +23,19 @@ from llvmlite import ir
 
 from clover_rt.backend import Step
 from clover_rt_cpu.jit.build import Library
-from clover_rt_cpu.jit.lang import I32, I64, Code, Value
+from clover_rt_cpu.jit.lang import WORD, Code
+from clover_rt_cpu.jit.values import I32, I64, Value
 
 Array = npt.NDArray[Any]
 SPINS = 1000
-LINE = 16
-# words of 32 bits, a cache line each: work counter, threads at the barrier, barriers passed,
-# passes begun, threads asleep, quit
-COUNTER, ARRIVED, PASSED, BEGUN, ASLEEP, QUIT = (LINE * i for i in range(6))
-# words of 64 bits behind them: table, its length, and functions and objects of the C library
-TABLE, LENGTH, YIELD, LOCK, UNLOCK, WAIT, WAKE, MUTEX, CONDITION = range(48, 57)
+# 64-bit words of the state, a cache line each where threads write them: step and next item, items
+# done (both as lang.py says), threads inside a pass, whether there is a pass, threads asleep, quit
+INSIDE, ACTIVE, ASLEEP, QUIT = 16, 24, 32, 40
+# then the pass: its table, its length, the number of its first step
+TABLE, LENGTH, FIRST = 48, 49, 50
+# and functions and objects of the C library
+YIELD, LOCK, UNLOCK, WAIT, WAKE, MUTEX, CONDITION = range(56, 63)
+WORDS = 64
 OBJECT_BYTES = 256
 
 
@@ -62,58 +67,71 @@ class Team:
 
     def __init__(self, library: Library, count: int) -> None:
         self.count = count
-        self.words = np.zeros(2 * 64, np.int64)
-        start = -self.words.ctypes.data % 64 // 8
-        self.state = self.words[start : start + 64]
-        # the barrier and the counter live in the first six lines
-        self.near = self.state[:48].view(np.int32)
-        self.objects = np.zeros(2 * OBJECT_BYTES, np.uint8)
-        unit = "team"
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-        names = ("lead", "help", "stop")
-        address = {n: library.function(unit, n, _emit) for n in names}
-        self._lead, self._help, self._stop = (kind(address[n]) for n in names)
+        self._threads = _Threads(library, count)
         self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._pid = 0
-        self._prepare()
+        # threads that were never ended must not outlive the memory that they sleep in
+        self._end = weakref.finalize(self, _Threads.stop, self._threads)
 
     def run(self, table: Array) -> None:
         """Run the rows (function, arguments) of an int64 table in order."""
-        if not len(table):
-            return
-        with self._lock:
-            if self.count > 1 and self._pid != os.getpid():
-                self._start()
-            self.state[TABLE], self.state[LENGTH] = table.ctypes.data, len(table)
-            self._lead(self.state.ctypes.data, 0, self.count)
+        if len(table):
+            with self._lock:
+                self._threads.run(table)
 
     def close(self) -> None:
         """End the threads; a later step starts new ones."""
         with self._lock:
-            if self._pid == os.getpid():
-                self._stop(self.state.ctypes.data, 0, self.count)
-                for thread in self._threads:
-                    thread.join()
-            self._threads, self._pid = [], 0
+            self._threads.stop()
+
+
+class _Threads:
+    """The threads of a team, and the memory that they share."""
+
+    def __init__(self, library: Library, count: int) -> None:
+        self.library = library
+        self.count = count
+        words = np.zeros(WORDS + 8, np.int64)
+        start = -words.ctypes.data % 64 // 8
+        self.state = words[start : start + WORDS]
+        self.at = self.state.ctypes.data
+        self.objects = np.zeros(2 * OBJECT_BYTES, np.uint8)
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+        address = [library.function("team", n, _emit) for n in ("lead", "help", "stop")]
+        self.lead, self.help, self.end = (kind(a) for a in address)
+        self.threads: list[threading.Thread] = []
+        self.owner = 0
+
+    def run(self, table: Array) -> None:
+        # after a fork the other threads are gone
+        if self.owner != os.getpid():
+            self._start()
+        self.state[TABLE], self.state[LENGTH] = table.ctypes.data, len(table)
+        self.lead(self.at, 0, self.count)
+
+    def stop(self) -> None:
+        if self.owner == os.getpid():
+            self.end(self.at, 0, self.count)
+            for thread in self.threads:
+                thread.join()
+        self.threads, self.owner = [], 0
 
     def _start(self) -> None:
-        # after a fork the other threads are gone, and so is whoever held the lock
         self._prepare()
-        self._pid = os.getpid()
-        self._threads = []
+        self.owner = os.getpid()
+        self.threads = []
         for i in range(1, self.count):
             thread = threading.Thread(
-                target=self._help,
-                args=(self.state.ctypes.data, i, self.count),
+                target=self.help,
+                args=(self.at, i, self.count),
                 name=f"clover-cpu-{i}",
                 daemon=True,
             )
             thread.start()
-            self._threads.append(thread)
+            self.threads.append(thread)
 
     def _prepare(self) -> None:
-        self.near[:] = 0
+        """Bring the shared memory into its first state."""
+        self.state[:] = 0
         self.objects[:] = 0
         c = ctypes.CDLL(None)
         names = {
@@ -149,52 +167,48 @@ def _emit(module: ir.Module) -> None:
 
 
 def _emit_walk(module: ir.Module) -> None:
-    """walk(state, thread, threads): every step, with a barrier behind each."""
+    """walk(state, thread, threads): work on the step at hand until the pass is over."""
     code = Code(module, "walk", 3)
     state, thread, threads = code.parameters
-    table, length = _word(state, TABLE), _word(state, LENGTH)
-    counter = state + 4 * COUNTER
-    with code.loop(0, length) as i:
-        row = table + i * 16
-        function, arguments = code.load(I64, row), code.load(I64, row + 8)
-        code.call(function, [arguments, thread, threads, counter])
-        with code.when(threads > 1):
-            _barrier(code, state, threads)
-        with code.when(threads.equals(1)):
-            code.store(code.const(I32, 0), counter, 4)
+    table, length, first = (_word(state, n) for n in (TABLE, LENGTH, FIRST))
+    word = state + 8 * WORD
+
+    def done() -> Value:
+        """Return how many steps of the pass are over; numbers of steps go round."""
+        return ((code.fresh(word, I64) >> 32) - first) & 0xFFFFFFFF
+
+    at = code.var(done())
+    with code.whilst(lambda: at.v < length):
+        row = table + at.v * 16
+        step = (first + at.v) & 0xFFFFFFFF
+        arguments = code.load(I64, row + 8)
+        code.call(code.load(I64, row), [arguments, thread, threads, state, step])
+        _idle(code, state, lambda: done().equals(at.v))
+        at.v = done()
     code.end()
 
 
-def _barrier(code: Code, state: Value, threads: Value) -> None:
-    passed = state + 4 * PASSED
-    before = code.fresh(passed)
-    last = code.atomic_add(state + 4 * ARRIVED, 1).to(I64).equals(threads - 1)
-
-    def release() -> None:
-        code.store(code.const(I32, 0), state + 4 * ARRIVED, 4)
-        code.store(code.const(I32, 0), state + 4 * COUNTER, 4)
-        code.atomic_add(passed, 1)
-
-    def wait() -> None:
-        spins = code.var(code.const(I64, 0))
-        with code.whilst(lambda: code.fresh(passed).equals(before)):
-            spins.v = spins.v + 1
-            code.either(
-                spins.v < SPINS, code.pause, lambda: code.call(_word(state, YIELD), [], result=True)
-            )
-
-    code.either(last, release, wait)
+def _idle(code: Code, state: Value, condition: Callable[[], Value]) -> None:
+    """Wait as long as a condition holds."""
+    spins = code.var(code.const(I64, 0))
+    give = lambda: code.call(_word(state, YIELD), [], result=True)  # noqa: E731
+    with code.whilst(condition):
+        spins.v = spins.v + 1
+        code.either(spins.v < SPINS, code.pause, give)
 
 
 def _emit_lead(module: ir.Module) -> None:
-    """lead(state, 0, threads): wake the others and walk with them."""
+    """lead(state, 0, threads): open a pass, walk it, and wait for helpers to be out of it."""
     code = Code(module, "lead", 3)
-    state, _, threads = code.parameters
-    with code.when(threads > 1):
-        code.atomic_add(state + 4 * BEGUN, 1)
-        with code.when(code.fresh(state + 4 * ASLEEP) > 0):
-            _wake(code, state)
+    state, _, _ = code.parameters
+    first = code.fresh(state + 8 * WORD, I64) >> 32
+    code.store(first, state + 8 * FIRST, 8)
+    code.put_fresh(code.const(I32, 1), state + 8 * ACTIVE)
+    with code.when(code.fresh(state + 8 * ASLEEP) > 0):
+        _wake(code, state)
     code.ir.call(module.globals["walk"], [p.raw for p in code.parameters])
+    code.put_fresh(code.const(I32, 0), state + 8 * ACTIVE)
+    _idle(code, state, lambda: code.fresh(state + 8 * INSIDE) > 0)
     code.end()
 
 
@@ -205,43 +219,45 @@ def _wake(code: Code, state: Value) -> None:
 
 
 def _emit_help(module: ir.Module) -> None:
-    """help(state, thread, threads): walk every pass that begins until told to quit."""
+    """help(state, thread, threads): join every pass until told to quit."""
     code = Code(module, "help", 3)
-    state, _, _ = code.parameters
-    begun, asleep, quits = (state + 4 * w for w in (BEGUN, ASLEEP, QUIT))
-    seen = code.var(code.const(I32, 0))
+    state = code.parameters[0]
+    active, inside, asleep, quits = (state + 8 * w for w in (ACTIVE, INSIDE, ASLEEP, QUIT))
+
+    def is_idle() -> Value:
+        return code.both(code.fresh(active).equals(0), code.fresh(quits).equals(0))
+
     with code.whilst(lambda: code.fresh(quits).equals(0)):
         spins = code.var(code.const(I64, 0))
-        idle = lambda: code.fresh(begun).equals(seen.v)  # noqa: E731
-        with code.whilst(lambda: code.both(idle(), spins.v < SPINS)):
+        with code.whilst(lambda: code.both(is_idle(), spins.v < SPINS)):
             spins.v = spins.v + 1
             code.pause()
-        with code.when(idle()):
+        with code.when(is_idle()):
             code.call(_word(state, LOCK), [_word(state, MUTEX)], result=True)
             code.atomic_add(asleep, 1)
-            still = lambda: code.both(idle(), code.fresh(quits).equals(0))  # noqa: E731
-            with code.whilst(still):
+            with code.whilst(is_idle):
                 objects = [_word(state, CONDITION), _word(state, MUTEX)]
                 code.call(_word(state, WAIT), objects, result=True)
             code.atomic_add(asleep, -1)
             code.call(_word(state, UNLOCK), [_word(state, MUTEX)], result=True)
-        with code.when(code.fresh(quits).equals(0)):
-            seen.v = seen.v + 1
+        code.atomic_add(inside, 1)
+        # only now is it certain that the pass stays until this thread has left it
+        with code.when(code.fresh(active) > 0):
             code.ir.call(module.globals["walk"], [p.raw for p in code.parameters])
+        code.atomic_add(inside, -1)
     code.end()
 
 
 def _emit_stop(module: ir.Module) -> None:
     code = Code(module, "stop", 3)
     state = code.parameters[0]
-    code.atomic_add(state + 4 * QUIT, 1)
+    code.atomic_add(state + 8 * QUIT, 1)
     _wake(code, state)
     code.end()
 
 
 def _word(state: Value, index: int) -> Value:
     return state.code.load(I64, state + 8 * index, 8)
-
 
 
 def captured(team: Team, steps: Sequence[Step]) -> Step:

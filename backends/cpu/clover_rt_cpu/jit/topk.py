@@ -20,22 +20,14 @@ from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
 from clover_rt_cpu.jit.controls import Controls
 from clover_rt_cpu.jit.kernel import JitKernel, address, addresses, is_rounded, padded, quantises
-from clover_rt_cpu.jit.lang import (
-    F32,
-    F32V,
-    F64,
-    I32,
-    I64,
-    LANES,
-    Code,
-    Value,
-)
-from clover_rt_cpu.jit.linear import over_rows, quantise_range
+from clover_rt_cpu.jit.lang import Code
+from clover_rt_cpu.jit.linear import quantise_range
 from clover_rt_cpu.jit.maths import exp, lanes_most, lanes_sum, log
 from clover_rt_cpu.jit.pack import Blocks, blocks_of, packed_bytes
 from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Inner, Tiles
 from clover_rt_cpu.jit.routing import TAKEN, keys_of, largest
 from clover_rt_cpu.jit.table import Lanes, Table, offsets, over_lanes
+from clover_rt_cpu.jit.values import F32, F32V, F64, I32, I64, LANES, Value
 
 CHUNK = 256
 ROWS = 64
@@ -63,8 +55,14 @@ class ConfidenceTopk(JitKernel):
     products = ("head",)
 
     def refusal(self, sig: Signature) -> str:
-        top = sig["top"]
+        top = sig.attr("top")
         return "" if top <= MOST_TOP else f"{top} candidates were asked for; up to {MOST_TOP} work"
+
+    def denial(self, sig: Signature) -> str:
+        top = sig.attr("top")
+        if top > sig["vocab"]:
+            return f"top={top} exceeds the {sig['vocab']} ids of the vocabulary"
+        return ""
 
     def room(self, sig: Signature) -> Room:
         chunks = -(-sig["vocab"] // CHUNK)
@@ -134,7 +132,7 @@ def _wanted(code: Code, params: Value, wanted: Value, index: Value) -> list[Valu
 
 
 def _emit_rows(module: ir.Module, name: str, inner: Inner) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, h, columns, records, flags, wanted = code.args(6)
     table = Table(code, params, params)
     if inner.quantises:
@@ -154,7 +152,7 @@ def _emit_rows(module: ir.Module, name: str, inner: Inner) -> None:
     over_lanes(code, (hi - lo) * columns, add)
     # a product of 0 with a number that is not finite is NaN, and so is every sum with it
     finite = lanes_sum(odd.v).equals(0.0).to(I32, signed=False)
-    code.store(finite, flags + code.thread * LINE, 4)
+    code.store(finite, flags + code.part * LINE, 4)
     code.end()
 
 
@@ -180,17 +178,16 @@ def _emit_chunks(module: ir.Module, name: str, inner: Inner) -> None:
             with code.loop(block0, code.least(block0 + CHUNK // BLOCK, count)) as b:
                 to = logits + (b - block0) * (4 * BLOCK)
 
-                def tile(m: Value, n: int, b: Value = b, to: Value = to, lo: Value = lo) -> None:
-                    at = []
-                    for i in range(n):
-                        index = lo + m + i
-                        row = index if inner.quantises else _wanted(code, params, wanted, index)[0]
-                        at.append(rows + row * stride)
-                    found = tiles(blocks + b * (8 * WORDS), at, columns, shift)
-                    for i, sums in enumerate(found):
-                        code.store(sums, to + (m + i) * (4 * CHUNK), 64)
+                def source(m: Value, lo: Value = lo) -> Value:
+                    index = lo + m
+                    if not inner.quantises:
+                        index = _wanted(code, params, wanted, index)[0]
+                    return rows + index * stride
 
-                over_rows(code, here, inner.tiles, tile)
+                def keep(m: Value, sums: Value, to: Value = to) -> None:
+                    code.store(sums, to + m * (4 * CHUNK), 64)
+
+                tiles.run(blocks + b * (8 * WORDS), here, source, columns, shift, keep)
             with code.loop(0, here) as m:
                 index = lo + m
                 row = logits + m * (4 * CHUNK)
@@ -251,12 +248,12 @@ def _summarise(
 
 
 def _emit_merge(module: ir.Module, name: str) -> None:
-    code = Code(module, name)
+    code = Code(module, name, split=True)
     params, flags, probes, summaries, picks, vocab, top, wanted = code.args(8)
     table = Table(code, params, params)
     chunks = (vocab + (CHUNK - 1)) // CHUNK
     words = top * 2 + 4
-    with code.when(code.thread.equals(0)):
+    with code.when(code.part.equals(0)):
         with code.loop(0, words) as i:
             code.store(code.const(I32, 0), picks + i * 4)
         finite = code.var(code.const(I32, 1))
@@ -337,5 +334,3 @@ def _merge_sums(code: Code, base: Value, chunks: Value, top: Value) -> tuple[Val
     logarithm = log(code, total.v)
     lse = peak.v.to(F64) + logarithm
     return lse, logarithm - weighted.v / total.v
-
-

@@ -11,7 +11,6 @@ from clover_rt.ops import OPS
 from clover_rt.plan.reference import ReferenceKernel
 from clover_rt.spec import Tier
 
-LAYER_OPS = tuple(name for name, spec in OPS.items() if spec.tier is Tier.LAYER)
 PRIMITIVES = tuple(name for name, spec in OPS.items() if spec.tier is Tier.PRIMITIVE)
 
 

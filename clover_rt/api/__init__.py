@@ -8,11 +8,14 @@
 This is the only place that wires model, weights, plan, engine and text together:
 
 `source`      a checkpoint's files
+`options`     what can be asked of a response
+`choices`     names to choose from, and the nearest to one that is unknown
 `order`       prompts and options to checked requests
 `loading`     a checkpoint on a backend
 `model`       requests to responses
 `response`    ids to text, stop strings, the end
 `checkpoint`  what a checkpoint is, without loading it
+`fitting`     what a checkpoint would take on a backend, without loading it
 `operations`  the operations' contracts as data
 """
 
@@ -20,6 +23,7 @@ from clover_rt.api.checkpoint import describe
 from clover_rt.api.loading import Opened, load, open_model
 from clover_rt.api.model import Model
 from clover_rt.api.operations import operations
+from clover_rt.api.options import Options
 from clover_rt.api.order import Order
 from clover_rt.api.response import AnyEvent, Response, TextEvent
 from clover_rt.backend import API as PLUGIN_API
@@ -40,6 +44,7 @@ __all__ = [
     "EndEvent",
     "Model",
     "Opened",
+    "Options",
     "Order",
     "PassEvent",
     "PrefillEvent",

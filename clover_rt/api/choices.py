@@ -12,14 +12,19 @@ from clover_rt.errors import BadInput
 E = TypeVar("E", bound=Enum)
 
 
-def choice(name: str, value: str, kind: type[E]) -> E:
-    """Return the member of an enum with this value; raise BadInput (CRT-1018) with the list."""
+def choice(name: str, value: str | E, kind: type[E]) -> E:
+    """Return the member of an enum with this value, or that is this value.
+
+    Raises BadInput (CRT-1018) with the list.
+    """
+    if isinstance(value, kind):
+        return value
     known = [str(member.value) for member in kind]
     if value not in known:
         raise BadInput(
             what=f"{name} {value!r} was asked for",
             evidence=f"known: {', '.join(known)}",
-            fix=f"{did_you_mean(value, known)}use one of these for {name}",
+            fix=f"{did_you_mean(str(value), known)}use one of these for {name}",
             code="CRT-1018",
         )
     return kind(value)

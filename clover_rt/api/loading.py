@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
 from clover_rt import fit
 from clover_rt.api.choices import choice
 from clover_rt.api.model import Model
+from clover_rt.api.options import Options
 from clover_rt.api.order import Order, Prompt, order
 from clover_rt.api.source import Source, open_source
 from clover_rt.backend import Device
@@ -37,7 +38,7 @@ class Opened:
     precision: Precision
     capacity: Capacity
 
-    def order(self, prompt: Prompt, **options: Any) -> Order:
+    def order(self, prompt: Prompt, **options: Unpack[Options]) -> Order:
         """Return a checked request, see `Model.generate`; raises BadInput or BadCheckpoint."""
         return order(self.source, _Limits(self), prompt, **options)
 
@@ -68,8 +69,13 @@ class Opened:
 
     def close(self) -> None:
         """Close the devices of a checkpoint that was not bound."""
-        for each in {id(d): d for d in (self.device, self.host)}.values():
-            each.close()
+        close_all(self.device, self.host)
+
+
+def close_all(*devices: Device) -> None:
+    """Close each device once."""
+    for each in {id(d): d for d in devices}.values():
+        each.close()
 
 
 @dataclass(frozen=True)
@@ -123,10 +129,17 @@ def open_model(
     source = open_source(path)
     config = source.config
     opened = open_device(backend, device)[1]
-    host = opened if backend == "cpu" else open_device("cpu")[1]
-    nbytes = source.checkpoint.nbytes
-    tokens = fit.context_for(context, config, opened, numerics, nbytes)
-    capacity = fit.capacity_for(config, slots, tokens)
+    taken = [opened]
+    try:
+        host = opened if backend == "cpu" else open_device("cpu")[1]
+        taken.append(host)
+        nbytes = source.checkpoint.nbytes
+        tokens = fit.context_for(context, config, opened, numerics, nbytes)
+        capacity = fit.capacity_for(config, slots, tokens)
+    # whatever it was: nobody else holds the devices yet
+    except BaseException:
+        close_all(*taken)
+        raise
     return Opened(source, backend, opened, host, numerics, capacity)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
+from clover_rt.api.options import Options
 from clover_rt.api.order import Order, Prompt, encode, order
 from clover_rt.api.response import Response
 from clover_rt.api.source import Source
 from clover_rt.engine import Engine, Request, Settings
+from clover_rt.errors import StaleState
 from clover_rt.plan import Plan, explain
 from clover_rt.plan.report import explain_text
 from clover_rt.text import Stream
@@ -25,6 +26,7 @@ class Model:
         self.plan = plan
         self.backend = backend
         self.engine = Engine(plan, source.facts, settings)
+        self._is_closed = False
 
     def __enter__(self) -> Model:
         return self
@@ -38,8 +40,10 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Free the device."""
-        self.plan.close()
+        """Free the device; a second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.plan.close()
 
     @property
     def default_mode(self) -> str:
@@ -60,68 +64,54 @@ class Model:
         """
         return encode(self.source, prompt, raw=raw, system=system, think=think)
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        mode: str | None = None,
-        raw: bool = False,
-        system: str | None = None,
-        think: bool | None = None,
-        max_new_tokens: int | None = 256,
-        threshold: float | None = None,
-        block_size: int | None = None,
-        accept: str | None = None,
-        draft_width: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-        stop: Sequence[str] = (),
-        controls: bool = True,
-        ignore_eos: bool = False,
-        early_end: bool | None = None,
-    ) -> Response:
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Response:
         """Return the events of one response; the last is an EndEvent. `cancel` ends it early.
 
         prompt      text, chat messages, or token ids
         mode        "diffusion", "ar" or "self-spec"; default: `default_mode`
-        temperature 0 or None with a greedy checkpoint: argmax; else sampling with `seed`
-        stop        strings that end the text; none of them is returned
+        raw         True takes text as it is, control tokens included, without the chat template
+        system      system prompt of the chat
+        think       True or False: whether the model reasons first; default: as the template says
+        max_new_tokens  tokens at most; default: 256, or what the context leaves where that is
+                    less; None: what the context leaves. More than it leaves is an error.
+        threshold   diffusion: rows above this confidence are fixed, 0 to 1
+        block_size  diffusion: rows a block, a divisor of the trained size
+        early_end   diffusion: False denoises a block to its end although its output is decided
+        accept      self-spec: "exact" (default; the text of greedy ar) or "typical" (lossy)
+        draft_width  self-spec: rows a draft, a divisor of the trained block size
+        temperature  0, or None with a greedy checkpoint: argmax; else sampling
+        top_k       sample among so many of the likeliest, at most 64
+        top_p       sample within this probability mass
+        seed        of sampling; default 0
+        stop        a string, or several, that end the text; none of them is returned
         controls    False ignores the checkpoint's penalties and ramps
+        ignore_eos  True goes on behind the checkpoint's stop ids
         What has no effect in the mode is an error. The request is checked before this returns.
+        Raises BadInput or BadCheckpoint, or StaleState (CRT-4120) for a closed model.
         """
-        return self.run(
-            order(
-                self.source,
-                self.plan,
-                prompt,
-                mode=mode,
-                raw=raw,
-                system=system,
-                think=think,
-                max_new_tokens=max_new_tokens,
-                threshold=threshold,
-                block_size=block_size,
-                accept=accept,
-                draft_width=draft_width,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                seed=seed,
-                stop=stop,
-                controls=controls,
-                ignore_eos=ignore_eos,
-                early_end=early_end,
-            )
-        )
+        return self.run(self.order(prompt, **options))
+
+    def order(self, prompt: Prompt, **options: Unpack[Options]) -> Order:
+        """Return a checked request for `run`; see `generate`."""
+        return order(self.source, self.plan, prompt, **options)
 
     def run(self, order: Order) -> Response:
         """Return the response to a request that was checked before; see `generate`."""
+        if self._is_closed:
+            raise StaleState(
+                what="a response of a closed model was asked for",
+                evidence=f"{self.source.checkpoint.folder} was closed, its device is free",
+                fix="load it again, and generate inside the `with` block",
+                code="CRT-4120",
+            )
         stream = None
         if self.source.tokenizer is not None:
             stream = Stream(self.source.tokenizer, order.stop, self.source.stop_ids)
         return Response(self.engine.generate(order.request), stream, self._about(order.request))
+
+    def report(self) -> dict[str, Any]:
+        """Return the plan as plain data: steps by operation, where each runs and why."""
+        return explain(self.plan)
 
     def explain(self) -> str:
         """Return the plan as text: where each operation runs and why."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from clover_rt.engine import EndEvent, Event, Generation, TokensEvent
+from clover_rt.engine.stats import rates
 from clover_rt.text import Stream
 
 
@@ -26,16 +27,15 @@ class Response(Iterator[AnyEvent]):
 
     about  what is known before the first pass: mode, backend, device, precision, context,
            prompt_tokens, ops, native_ops and host_ops; the statistics at the end repeat it
-    A failure of the run is raised (NonFinite, OutOfMemory).
+    A failure of the run is raised (NonFinite, OutOfMemory, DeviceLost). Slot and pages are free
+    after the last event, after `close`, and as soon as nothing refers to the response any more.
     """
 
     def __init__(self, run: Generation, stream: Stream | None, about: Mapping[str, Any]) -> None:
         self.about = about
         self._run = run
-        self._stream = stream
-        self._tokens: list[int] = []
-        self._text: list[str] = []
-        self._events = self._follow()
+        # the generator does not know this object: a cycle would keep a dropped one alive
+        self._events = _follow(run, _Said(stream, about))
 
     def __enter__(self) -> Response:
         return self
@@ -64,26 +64,37 @@ class Response(Iterator[AnyEvent]):
         self._events.close()
         self._run.close()
 
+
+def _follow(run: Generation, said: _Said) -> Generator[AnyEvent, None, None]:
+    stopped = False
+    for event in run:
+        if isinstance(event, EndEvent):
+            yield from said.text(said.rest())
+            yield said.end(event)
+        elif not isinstance(event, TokensEvent):
+            yield event
+        elif not stopped:
+            ids, delta, stopped = said.feed(event.ids)
+            yield TokensEvent(ids, event.probabilities[: len(ids)])
+            yield from said.text(delta)
+            if stopped:
+                run.cancel()
+
+
+class _Said:
+    """The ids and the text that a response has given so far."""
+
+    def __init__(self, stream: Stream | None, about: Mapping[str, Any]) -> None:
+        self._stream = stream
+        self._about = about
+        self._tokens: list[int] = []
+        self._text: list[str] = []
+
     @property
     def _stopped(self) -> str | None:
         return self._stream.stopped if self._stream is not None else None
 
-    def _follow(self) -> Generator[AnyEvent, None, None]:
-        stopped = False
-        for event in self._run:
-            if isinstance(event, EndEvent):
-                yield from self._say(self._stream.flush() if self._stream is not None else "")
-                yield self._end(event)
-            elif not isinstance(event, TokensEvent):
-                yield event
-            elif not stopped:
-                ids, delta, stopped = self._feed(event.ids)
-                yield TokensEvent(ids, event.probabilities[: len(ids)])
-                yield from self._say(delta)
-                if stopped:
-                    self._run.cancel()
-
-    def _feed(self, ids: Sequence[int]) -> tuple[tuple[int, ...], str, bool]:
+    def feed(self, ids: Sequence[int]) -> tuple[tuple[int, ...], str, bool]:
         """Return the ids up to one that completes a stop string, their text, is there such one?"""
         delta, taken = "", 0
         while taken < len(ids) and self._stopped is None:
@@ -92,19 +103,24 @@ class Response(Iterator[AnyEvent]):
         self._tokens += ids[:taken]
         return tuple(ids[:taken]), delta, self._stopped is not None
 
-    def _say(self, delta: str) -> Iterator[TextEvent]:
+    def rest(self) -> str:
+        """Return the text that was held back."""
+        return self._stream.flush() if self._stream is not None else ""
+
+    def text(self, delta: str) -> Iterator[TextEvent]:
+        """Yield the event of a delta, none for an empty one."""
         if delta:
             self._text.append(delta)
             yield TextEvent(delta)
 
-    def _end(self, event: EndEvent) -> EndEvent:
+    def end(self, event: EndEvent) -> EndEvent:
         """Return the engine's end with the text, and with counts of what was not cut off."""
-        count, passes = len(self._tokens), event.stats["passes"]
+        count, counted = len(self._tokens), event.stats
         stats = {
-            **self.about,
-            **event.stats,
+            **self._about,
+            **counted,
+            **rates(count - counted["prefill_tokens"], counted["passes"], counted["decode_ms"]),
             "tokens": count,
-            "tokens_per_pass": count / passes if passes else 0.0,
             "dropped_tokens": len(event.tokens) - count,
             "stop_string": self._stopped,
         }

@@ -84,6 +84,7 @@ def _find(path: str | os.PathLike[str] | None) -> Path:
     if path is None:
         return builtin.path()
     name, folder = str(path), Path(path)
-    if folder.exists() or folder.name != name:
+    # "" is the current folder to a Path, and nobody's name for it
+    if name and (folder.exists() or folder.name != name):
         return folder
     return builtin.path(name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from clover_rt.cli import (
     backends,
@@ -21,7 +23,7 @@ from clover_rt.cli import (
     run,
     version,
 )
-from clover_rt.cli.parser import Parser
+from clover_rt.cli.parser import Command, Parser
 from clover_rt.errors import BadInput, CloverError
 
 COMMANDS = {
@@ -42,7 +44,6 @@ COMMANDS = {
 DEBUG = "CLOVER_RT_DEBUG"
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-BUG = CloverError.exit_code
 EXIT_CODES = """exit codes:
   0    done
   1    conformance found something wrong
@@ -59,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run Clover, a text model that writes by block diffusion.",
         epilog=f"{EXIT_CODES}\n\n`clover-rt COMMAND --help` tells more; {DEBUG}=1 shows traces.",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Command)
     for name, module in COMMANDS.items():
         examples = getattr(module, "EXAMPLES", "")
         command = commands.add_parser(
@@ -86,23 +87,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="backslashreplace")
     try:
-        args = build_parser().parse_args(argv)
+        parser = build_parser()
+        args = parser.parse_args(argv)
+        if args.command is None:
+            parser.print_help()
+            return 0
         code: int = args.main(args)
         sys.stdout.flush()
         return code
     except CloverError as error:
         return fail(error, error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
         # an error of a file has the file's name, one of the output has none
         if error.errno is None or error.filename is not None:
             return fail(bug(error), error)
-        discard_output()
+        discard(sys.stdout)
         return fail(output_error(error), error)
     except Exception as error:
         return fail(bug(error), error)
@@ -113,9 +118,18 @@ def fail(told: CloverError, error: BaseException | None) -> int:
     if error is not None and os.environ.get(DEBUG) == "1":
         import traceback
 
-        traceback.print_exception(error)
-    print(told, file=sys.stderr)
+        tell("".join(traceback.format_exception(error)).rstrip())
+    tell(str(told))
     return told.exit_code
+
+
+def tell(text: str) -> None:
+    """Print a line on stderr; where that takes no more, only the exit code is left to tell."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        with contextlib.suppress(OSError):
+            discard(sys.stderr)
 
 
 def bug(error: Exception) -> CloverError:
@@ -143,6 +157,6 @@ def output_error(error: OSError) -> BadInput:
     )
 
 
-def discard_output() -> None:
+def discard(stream: TextIO) -> None:
     """Send what is still buffered nowhere, so that it does not raise again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

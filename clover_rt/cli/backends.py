@@ -27,8 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the list; return 0. Raises BadInput (CRT-1010) where --why names none of them."""
     from clover_rt.api import survey
+    from clover_rt.cli.output import own_output
 
-    rows = survey()
+    # what plugins print while they are asked is no part of the list
+    with own_output():
+        rows = survey()
     if args.why is not None:
         rows = about(args.why, rows)
     if args.json:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from clover_rt.cli import output_file
 from clover_rt.cli.parser import number, positive
+from clover_rt.errors import BadInput
 
 HELP = "judge a backend: what is right, wrong, declined, untested"
 DESCRIPTION = """Run the conformance suite on a device of a backend: every case of every operation's
@@ -45,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="declining these is a failure; `hot`: the three that decide speed",
     )
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for stdout")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the report or list as JSON; - for stdout"
+    )
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML")
     parser.add_argument(
         "--timeout",
@@ -65,11 +70,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the suite and print its report; return 0 or 1.
+    """Run the suite, print and write its report; return 0 or 1.
 
-    Raises BadInput (CRT-1060) for an op, case or class that no case has, BackendUnavailable where
-    the device cannot be opened.
+    Raises BadInput: CRT-1060 for an op, case or class that no case has, CRT-1061 for a list as
+    JUnit, CRT-1090 for a file that cannot be written, which is told before anything runs. Raises
+    BackendUnavailable where the device cannot be opened.
     """
+    if args.list and args.junit is not None:
+        raise BadInput(
+            what="--list and --junit were given",
+            evidence="--list runs no case, so there are no results to write",
+            fix="leave one of them out; --list --json FILE writes the list",
+            code="CRT-1061",
+        )
+    json_file = None if args.json in (None, "-") else Path(args.json)
+    for flag, file in (("--json", json_file), ("--junit", args.junit)):
+        if file is not None:
+            output_file.check(flag, file)
     # the one place where the core reaches for the suite, and only when it is asked for
     from clover_rt_conformance import command
 
@@ -85,13 +102,18 @@ def main(args: argparse.Namespace) -> int:
         require=words(args.require),
         environment=dict(args.env),
         timeout_s=args.timeout,
-        json_file=args.json,
-        junit_file=args.junit,
     )
     if args.list:
-        print("\n".join(command.listing(asked)))
-        return 0
-    return command.judge(asked, on_progress=progress if sys.stderr.isatty() else None)
+        text, data, passed = command.listing(asked), command.listing_data(asked), True
+    else:
+        report = command.judge(asked, on_progress=progress if sys.stderr.isatty() else None)
+        text, data, passed = command.text(report), report.to_dict(), report.passed
+    print(json.dumps(data, indent=1) if args.json == "-" else text)
+    if json_file is not None:
+        output_file.write("--json", json_file, json.dumps(data, indent=1))
+    if args.junit is not None:
+        output_file.write("--junit", args.junit, report.junit())
+    return 0 if passed else 1
 
 
 def words(lists: list[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from clover_rt.errors import BadInput
+from clover_rt.cli import output_file
 
 HELP = "say what this machine can run, and what to fix"
 DESCRIPTION = """Look at the processor, graphics cards, drivers, libraries and backends; run real
@@ -47,33 +47,25 @@ def main(args: argparse.Namespace) -> int:
     def progress(name: str) -> None:
         print(f"\r\033[Klooking at {name} ...", end="", file=sys.stderr, flush=True)
 
+    if args.report is not None:
+        output_file.check("--report", args.report)
     talks = sys.stderr.isatty()
     report = examine(Host.here(), args.backend, args.quick, *([progress] if talks else []))
     if talks:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     if args.report is not None:
-        write(args.report, report)
+        output_file.write("--report", args.report, attachment(args.report, report))
     print(_json(report) if args.json else render(report))
     code: int = report["exit_code"]
     return code
 
 
-def write(path: Path, report: dict[str, Any]) -> None:
-    """Write the report to a file."""
+def attachment(path: Path, report: dict[str, Any]) -> str:
+    """Return what goes into a report's file: JSON alone for a name that ends in .json."""
     from clover_rt.doctor import render
 
     text = _json(report)
-    if path.suffix != ".json":
-        text = f"{render(report)}\n\n{text}"
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise BadInput(
-            what=f"--report {path} was given",
-            evidence=error.strerror or str(error),
-            fix="name a file in a folder that can be written to",
-            code="CRT-1090",
-        ) from error
+    return text if path.suffix == ".json" else f"{render(report)}\n\n{text}"
 
 
 def _json(report: dict[str, Any]) -> str:

@@ -21,6 +21,11 @@ def start(response: Response, model: str) -> dict[str, Any]:
     return {"event": "start", **about, **response.about}
 
 
+def plan(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the line of --explain: where each operation runs, and why."""
+    return {"event": "plan", "schema": SCHEMA, "plan": report}
+
+
 def as_dict(event: AnyEvent) -> dict[str, Any] | None:
     """Return the line of an event; None for one that has no line (passes are in their block)."""
     # the module is loaded already: events come from it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from clover_rt.cli.parser import positive
+from clover_rt.cli.parser import named, positive
 
 HELP = "say whether a checkpoint fits in memory"
 DESCRIPTION = """Count the memory that a checkpoint takes on a device - weights, key and value
@@ -17,7 +17,13 @@ EXAMPLES = """  clover-rt fit
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `fit`."""
     add = parser.add_argument
-    add("model", nargs="?", metavar="MODEL", help="checkpoint folder (default: the built-in model)")
+    add(
+        "model",
+        nargs="?",
+        type=named,
+        metavar="MODEL",
+        help="checkpoint folder (default: the built-in model)",
+    )
     add("--context", type=positive, metavar="N", help="positions to count (default: as `run`)")
     add("--backend", default="cpu", metavar="NAME", help="see `clover-rt backends` (default cpu)")
     add("--device", metavar="ID", help="device of the backend (default: its first)")
@@ -36,16 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the sizes; return 0. Raises CloverError."""
     from clover_rt.api.fitting import fits
+    from clover_rt.cli.output import own_output
     from clover_rt.fit import render
 
-    report = fits(
-        args.model,
-        backend=args.backend,
-        device=args.device,
-        precision=args.precision,
-        context=args.context,
-        slots=args.slots,
-    )
+    with own_output():
+        report = fits(
+            args.model,
+            backend=args.backend,
+            device=args.device,
+            precision=args.precision,
+            context=args.context,
+            slots=args.slots,
+        )
     if args.json:
         import json
 

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from clover_rt.cli.parser import named
+
 HELP = "tell what a checkpoint is"
 DESCRIPTION = """Tell what a checkpoint is: geometry, types and sizes of its weights, block
 settings, response controls, stop ids, tokenizer, and what of it is not run. Every tensor's name,
@@ -21,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         nargs="?",
+        type=named,
         metavar="PATH",
         help="checkpoint folder, or a built-in model by name (default: clover-proto)",
     )

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the package and print what to do next; return 0. Raises BadInput."""
+    import shlex
     from importlib import metadata
     from pathlib import Path
 
@@ -40,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"  {path}")
     print(f"""
 next:
-  cd {target}
+  cd {shlex.quote(str(target))}
   pip install -e ".[test]"
   clover-rt backends --why {args.name}
   clover-rt run --backend {args.name} "Hello"

@@ -41,9 +41,14 @@ def table(ops: Sequence[Mapping[str, Any]]) -> str:
     width = max(len(op["name"]) for op in ops)
     return "\n".join(
         f"{op['name']:{width}}  {op['tier']:9}  {'hot  ' if op['hot'] else '     '}"
-        f"{op['doc'].splitlines()[0]}"
+        f"{title(op['doc'])}"
         for op in ops
     )
+
+
+def title(doc: str) -> str:
+    """Return the first line of a docstring, "" where Python runs without docstrings."""
+    return doc.partition("\n")[0]
 
 
 def contract(op: Mapping[str, Any]) -> str:

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
-from typing import NoReturn
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from clover_rt.errors import BadInput
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+VERY_NEAR = 0.85
+UNKNOWN = "unrecognized arguments: "
 CHOICES = re.compile(r"invalid choice: (?P<value>.+?) \(choose from (?P<known>.+)\)$")
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps paragraphs to the terminal; keeps lines that are laid out, such as examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n  " in text:
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,16 +33,34 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: object) -> None:
         settings.setdefault("allow_abbrev", False)
-        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        settings.setdefault("formatter_class", HelpFormatter)
         super().__init__(**settings)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(
             what="the command line cannot be understood",
             evidence=message,
-            fix=f"{nearest(message, self)}see `{self.prog} --help`",
+            fix=f"{nearest(message, self)}{behind_dashes(message, self)}see `{self.prog} --help`",
             code="CRT-1001",
         )
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        # argparse would pass over an output that takes no more
+        file = sys.stdout if file is None else file
+        file.write(message)
+        sys.stdout.flush()
+
+
+class Command(Parser):
+    """The parser of one command: what it does not know is an error of that command."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"{UNKNOWN}{' '.join(unknown)}")
+        return found, unknown
 
 
 def nearest(message: str, parser: argparse.ArgumentParser) -> str:
@@ -35,8 +69,8 @@ def nearest(message: str, parser: argparse.ArgumentParser) -> str:
     if found:
         value = found["value"].strip("'\"")
         known = [name.strip(" '\"") for name in found["known"].split(",")]
-    elif message.startswith("unrecognized arguments: "):
-        value = message.split(": ", 1)[1].split()[0].split("=")[0]
+    elif message.startswith(UNKNOWN):
+        value = message.removeprefix(UNKNOWN).split()[0].split("=")[0]
         known = list(dict.fromkeys(flags(parser)))
     else:
         return ""
@@ -44,7 +78,20 @@ def nearest(message: str, parser: argparse.ArgumentParser) -> str:
     import difflib
 
     close = difflib.get_close_matches(value, known, n=1)
-    return f"did you mean {close[0]!r}? " if close else ""
+    # two letters that changed places are often as near to another name
+    close += difflib.get_close_matches(value, known, n=2, cutoff=VERY_NEAR)[1:]
+    return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+
+
+def behind_dashes(message: str, parser: argparse.ArgumentParser) -> str:
+    """Return how to give a text that starts with a dash, where a message is about one, or ""."""
+    free = [a for a in parser._actions if not a.option_strings and a.metavar == "PROMPT"]
+    text = message.removeprefix(UNKNOWN)
+    is_text = message.startswith(UNKNOWN) and re.match("-[^-]", text)
+    if free and (is_text or "ignored explicit argument" in message):
+        shown = shlex.quote(text) if is_text else "TEXT"
+        return f"for a prompt that starts with a dash: {parser.prog} -- {shown}; "
+    return ""
 
 
 def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -73,6 +120,21 @@ def fraction(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not in 0 to 1")
     return value
+
+
+def not_negative(text: str) -> float:
+    """Parse a finite number of at least 0, for argparse."""
+    value = number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return value
+
+
+def named(text: str) -> str:
+    """Parse a name that is not empty, for argparse."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def number(text: str) -> float:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TextIO
 
 from clover_rt.cli import events
 from clover_rt.cli.flags import check_flags, check_modes, check_seed
 from clover_rt.cli.interrupts import Interrupts
-from clover_rt.cli.parser import fraction, number, positive, token_ids
+from clover_rt.cli.output import own_output
+from clover_rt.cli.parser import fraction, named, not_negative, positive, token_ids
 from clover_rt.cli.progress import Progress
 from clover_rt.cli.prompt import Prompt, is_given, read_prompt
+from clover_rt.cli.screen import Screen, print_line
 from clover_rt.cli.summary import summary
-from clover_rt.errors import BadInput, CloverError
+from clover_rt.errors import CloverError
 
 if TYPE_CHECKING:
-    from clover_rt.api import EndEvent, Opened, Order, Response
+    from clover_rt.api import Opened, Order
 
 HELP = "answer one prompt"
 DESCRIPTION = """Answer one prompt and stream the text to stdout. The last line, on stderr, says
@@ -43,11 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--model",
+        type=named,
         metavar="DIR|NAME",
         help="checkpoint folder, or a built-in model by name (default: clover-proto)",
     )
     add("--system", metavar="TEXT", help="system prompt of the chat")
-    add("--raw", action="store_true", help="use the prompt as it is, without the chat template")
+    add(
+        "--raw",
+        action="store_true",
+        default=None,
+        help="use the prompt as it is, without the chat template",
+    )
     thinking = parser.add_mutually_exclusive_group()
     thinking.add_argument(
         "--think",
@@ -68,7 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="diffusion: blocks by confidence; ar: one token a step; self-spec: a preview drafts, "
         "a causal pass judges (default: diffusion, or ar where a checkpoint has no preview)",
     )
-    add("--max-new-tokens", type=positive, default=256, metavar="N", help="at most N (default 256)")
+    add(
+        "--max-new-tokens",
+        type=positive,
+        metavar="N",
+        help="at most N (default: 256, or what the context leaves); more than it leaves is an "
+        "error",
+    )
     add("--threshold", type=fraction, metavar="P", help="diffusion: fix rows above this confidence")
     add("--block-size", type=positive, metavar="B", help="diffusion: rows a block")
     add("--draft-width", type=positive, metavar="W", help="self-spec: rows a draft (default 16)")
@@ -77,15 +90,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("exact", "typical"),
         help="self-spec: exact gives the text of greedy ar (default); typical is faster, lossy",
     )
-    add("--temperature", type=number, metavar="T", help="0: greedy (default: as the checkpoint)")
+    add(
+        "--temperature",
+        type=not_negative,
+        metavar="T",
+        help="0: greedy (default: as the checkpoint)",
+    )
     add("--top-k", type=positive, metavar="K", help="sample among the K likeliest (at most 64)")
     add("--top-p", type=fraction, metavar="P", help="sample within this probability mass")
     add("--seed", type=int, metavar="N", help="seed of sampling (default 0)")
-    add("--stop", action="append", default=[], metavar="TEXT", help="stop before TEXT; repeatable")
+    add("--stop", action="append", metavar="TEXT", help="stop before TEXT; repeatable")
     add(
         "--no-controls",
         dest="controls",
         action="store_false",
+        default=None,
         help="ignore the checkpoint's penalties and ramps",
     )
 
@@ -105,7 +124,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     add = output.add_argument
     add(
-        "--explain", action="store_true", help="print the plan to stderr; without a prompt, only it"
+        "--explain",
+        action="store_true",
+        help="print the plan to stderr, with --json as a line; without a prompt, only it",
     )
     add("--profile", action="store_true", help="print time, bytes and launches per op to stderr")
     add("--json", action="store_true", help="print JSON lines instead of the text (docs/json.md)")
@@ -119,15 +140,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Generate and print; return 0, or 130 or 143 after a signal. Raises CloverError."""
-    try:
-        return run(args)
-    except CloverError as error:
-        if args.json:
-            print_line(events.failure(error))
-        raise
+    with own_output() as out:
+        try:
+            return run(args, out)
+        except CloverError as error:
+            if args.json:
+                print_line(events.failure(error), out)
+            raise
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, out: TextIO) -> int:
     """Load, answer, and print the summary; return the exit code."""
     check_flags(args)
     only_explain = args.explain and not is_given(args)
@@ -152,13 +174,17 @@ def run(args: argparse.Namespace) -> int:
     with model:
         for warning in opened.source.checkpoint.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        if args.explain:
+        if args.explain and not args.json:
             print(model.explain(), file=sys.stderr)
         if order is None:
+            if args.json:
+                print_line(events.plan(model.report()), out)
             return 0
         response = model.run(order)
+        screen = Screen(args, out, progress, has_text=model.source.tokenizer is not None)
         with response, Interrupts(response.cancel) as interrupts:
-            end = show(response, args, progress)
+            screen.start(response, model.report() if args.explain else None)
+            end = screen.show(response)
         if args.profile:
             print(model.profile(), file=sys.stderr)
     if not args.quiet:
@@ -171,76 +197,9 @@ def ask(opened: Opened, prompt: Prompt, args: argparse.Namespace) -> Order:
     mode = args.mode or opened.source.modes[0]
     check_modes(args, (mode,), f"mode {mode}, this checkpoint's default")
     check_seed(args, opened.source.generation.greedy)
-    return opened.order(
-        prompt,
-        mode=mode,
-        raw=args.raw,
-        system=args.system,
-        think=args.think,
-        max_new_tokens=args.max_new_tokens,
-        threshold=args.threshold,
-        block_size=args.block_size,
-        accept=args.accept,
-        draft_width=args.draft_width,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        seed=args.seed or 0,
-        stop=tuple(args.stop),
-        controls=args.controls,
-    )
+    from clover_rt.api import Options
 
-
-def show(response: Response, args: argparse.Namespace, progress: Progress) -> EndEvent:
-    """Stream a response to stdout, its passes to --debug-blocks, and return its end."""
-    from clover_rt.api import EndEvent, PassEvent, PrefillEvent, TextEvent
-
-    log = open_log(args.debug_blocks) if args.debug_blocks is not None else None
-    last = ""
-    try:
-        if args.json:
-            print_line(events.start(response, args.model or "clover-proto"))
-        for event in response:
-            if isinstance(event, PrefillEvent):
-                progress.prefill(event.done, event.total)
-            else:
-                progress.stop()
-            if isinstance(event, PassEvent) and log is not None:
-                print_line(events.denoising_pass(event), log)
-            if args.json:
-                line = events.as_dict(event)
-                if line is not None:
-                    print_line(line)
-            elif isinstance(event, TextEvent):
-                sys.stdout.write(event.text)
-                sys.stdout.flush()
-                last = event.text
-            if isinstance(event, EndEvent):
-                if last and not last.endswith("\n"):
-                    sys.stdout.write("\n")
-                return event
-    finally:
-        progress.stop()
-        if log is not None:
-            log.close()
-    raise AssertionError("a response ended without an end event")
-
-
-def open_log(name: str) -> IO[str]:
-    """Return the file of --debug-blocks, emptied; raises BadInput (CRT-1027)."""
-    try:
-        return open(name, "w", encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            what=f"--debug-blocks {name} cannot be written",
-            evidence=getattr(error, "strerror", None) or str(error),
-            fix="name a file in a folder that exists and that you may write to",
-            code="CRT-1027",
-        ) from error
-
-
-def print_line(line: dict[str, Any], file: IO[str] | None = None) -> None:
-    """Print one JSON line at once; ASCII only, so that no encoding can break it."""
-    file = sys.stdout if file is None else file
-    file.write(json.dumps(line) + "\n")
-    file.flush()
+    # what was not given is left out, so that it has the default of `Model.generate`
+    flags = {n: getattr(args, n, None) for n in Options.__annotations__ if n != "mode"}
+    given = {name: value for name, value in flags.items() if value is not None}
+    return opened.order(prompt, mode=mode, **given)

@@ -8,7 +8,7 @@ from typing import Any
 from clover_rt.backend import DeviceInfo
 from clover_rt.doctor.findings import Finding, finding
 from clover_rt.doctor.host import TIMED_OUT, Host, Ran
-from clover_rt.doctor.question import ask
+from clover_rt.doctor.question import ask, no_answer
 from clover_rt.ops import HOT
 from clover_rt.plugins import Status
 
@@ -75,7 +75,8 @@ def test(
         for info in backend["devices"]:
             if info["is_software"] and name not in wanted:
                 continue
-            row: dict[str, Any] = {"backend": name, "device": info["id"], "passed": False}
+            row: dict[str, Any] = {"backend": name, "device": info["id"]}
+            row |= {"passed": False, "is_tried": True}
             rows.append(row)
             yield from kernels(host, row)
             if not quick:
@@ -90,8 +91,11 @@ def kernels(host: Host, row: dict[str, Any]) -> Iterator[Finding]:
     answer = ask(host, ("kernels", name, device_id), KERNELS_S)
     if isinstance(answer, Ran):
         row["problems"] = [f"kernels: {answer.how}"]
-        told = f"{where}: running its kernels: {answer.how}"
-        yield finding("CRT-5802", told)
+        if answer.is_started:
+            yield finding("CRT-5802", f"{where}: running its kernels: {answer.how}")
+        else:
+            row["is_tried"] = False
+            yield no_answer(where, answer, "CRT-5802")
         return
     row["kernels"] = answer
     wrong = [w for op in answer["ops"] for w in op["wrong"]]
@@ -102,6 +106,9 @@ def kernels(host: Host, row: dict[str, Any]) -> Iterator[Finding]:
         row["problems"] = wrong
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         yield finding("CRT-5801", f"{where}: {'; '.join(wrong[:3])}{more}")
+    elif not answer["ops"]:
+        yield finding("CRT-5806", where)
+        return
     elif not ran:
         row["problems"] = ["no kernel took any case"]
         yield finding("CRT-5802", f"{where}: no kernel took any case")
@@ -117,8 +124,11 @@ def model(host: Host, row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> It
     if isinstance(answer, Ran):
         how = "timed out" if answer.state == TIMED_OUT else answer.how
         row.setdefault("problems", []).append(f"model: {how}")
-        told = f"{name} on {device_id}: {answer.how}"
-        yield finding("CRT-5803", told, backend=name)
+        if answer.is_started:
+            told = f"{name} on {device_id}: {answer.how}"
+            yield finding("CRT-5803", told, backend=name)
+        else:
+            yield no_answer(name, answer, "CRT-5803")
         return
     row["model"] = answer
     reference = next((r["model"] for r in rows if r["backend"] == REFERENCE and "model" in r), None)

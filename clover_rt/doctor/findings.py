@@ -73,6 +73,13 @@ CODES = _table(
         "the machine or an update",
     ),
     (
+        "CRT-5003",
+        _E,
+        "doctor cannot start a process of its own, so that what it would have asked is not known",
+        "free memory and processes, raise the limit on processes (`ulimit -u`), and check that "
+        "the Python that runs doctor may be executed",
+    ),
+    (
         "CRT-5010",
         _W,
         "the processor has no vector instructions that the fast CPU kernels need",
@@ -348,5 +355,11 @@ CODES = _table(
         _W,
         "a backend has no kernel of its own for a hot operation",
         "nothing, if it is young; those steps run on the cpu and cost speed",
+    ),
+    (
+        "CRT-5806",
+        _I,
+        "a backend has no kernel for what doctor tries: all of that runs on the host",
+        "nothing, if it is young; docs/plugins.md says how to add a kernel",
     ),
 )

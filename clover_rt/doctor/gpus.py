@@ -36,7 +36,7 @@ def gpu(host: Host, address: str) -> Gpu:
     """Return a card as the bus shows it; other probes fill in the rest."""
     at = f"{PCI}/{address}"
     vendor = VENDORS[host.read(f"{at}/vendor") or ""]
-    driver = host.at(f"{at}/driver")
+    driver = f"{at}/driver"
     name = host.read(f"{at}/product_name") or f"{vendor} {host.read(f'{at}/device') or ''}".strip()
     return {
         "id": address,
@@ -46,7 +46,7 @@ def gpu(host: Host, address: str) -> Gpu:
         "arch": "",
         "memory_total": number(host.read(f"{at}/mem_info_vram_total")),
         "memory_free": free_memory(host, at),
-        "driver": driver.resolve().name if driver.exists() else "",
+        "driver": host.at(driver).resolve().name if host.exists(driver) else "",
         "seen_by": ["pci"],
         "hidden_by": [],
     }
@@ -90,7 +90,7 @@ def of(report: dict[str, Any], vendor: str) -> list[Gpu]:
     return [g for g in report["gpus"] if g["vendor"] == vendor]
 
 
-def judge(host: Host, report: dict[str, Any]) -> Iterator[Finding]:
+def judge(report: dict[str, Any]) -> Iterator[Finding]:
     """Say what follows from the cards and backends together; runs after every other probe."""
     gpus = report["gpus"]
     cards = [g for g in gpus if g["kind"] != "integrated"]

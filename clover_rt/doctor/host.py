@@ -19,15 +19,16 @@ from typing import Any
 from clover_rt.plugins import Status, survey
 
 WATCHED = ("clover-rt", "numpy", "llvmlite", "torch", "triton", "pyopencl", "vulkan", "kp")
-ABSENT, DONE, TIMED_OUT, CRASHED = "absent", "done", "timed out", "crashed"
+ABSENT, UNSTARTED, DONE = "absent", "unstarted", "done"
+TIMED_OUT, CRASHED = "timed out", "crashed"
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
     """How a command ended.
 
-    state  "done" (it returned `code`), "absent" (no such program), "timed out", or "crashed" (a
-           signal ended it; `code` is minus its number)
+    state  "done" (it returned `code`), "absent" (no such program), "unstarted" (the system does
+           not start it), "timed out", or "crashed" (a signal ended it; `code` is minus its number)
     """
 
     state: str
@@ -41,10 +42,15 @@ class Ran:
         return self.state == DONE and self.code == 0
 
     @property
+    def is_started(self) -> bool:
+        return self.state not in (ABSENT, UNSTARTED)
+
+    @property
     def how(self) -> str:
         """Return the end in words, with the last line that it wrote to stderr."""
         words = {
             ABSENT: "no such program",
+            UNSTARTED: "cannot be started",
             TIMED_OUT: f"timed out after {self.seconds:.0f} s",
             CRASHED: f"ended by signal {_signal(-self.code)}",
         }.get(self.state, f"exit code {self.code}")
@@ -144,7 +150,8 @@ class Host:
             return []
 
     def exists(self, path: str) -> bool:
-        return self.at(path).exists()
+        # False too where a folder on the way may not be searched, unlike Path.exists
+        return os.path.exists(self.at(path))
 
     def at(self, path: str) -> Path:
         return self.root / path.lstrip("/")
@@ -174,8 +181,10 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> Ran
             errors="replace",
             start_new_session=True,
         )
-    except OSError as error:
+    except FileNotFoundError as error:
         return Ran(ABSENT, err=f"{argv[0]}: {error.strerror}")
+    except OSError as error:
+        return Ran(UNSTARTED, err=f"{argv[0]}: {error.strerror}")
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -217,7 +226,7 @@ def _node(path: str) -> Node | None:
 def _writable(path: str) -> bool:
     """Return whether a folder takes files, or could be made."""
     folder = _existing(path)
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _disk(path: str) -> tuple[int, int]:
@@ -231,7 +240,7 @@ def _disk(path: str) -> tuple[int, int]:
 def _existing(path: str) -> Path:
     """Return the nearest folder above a path that is there."""
     folder = Path(path)
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder
 

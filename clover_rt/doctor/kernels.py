@@ -6,33 +6,28 @@ than the core, on the user's own machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from clover_rt.backend import Buffer, Device, Kernel, Tensor, Usage
 from clover_rt.ops import OPS
 from clover_rt.ops.common import is_left
+from clover_rt.plan.case_run import Array, filled, signature, typed
 from clover_rt.plugins import open_device
 from clover_rt.spec import (
     Case,
-    DType,
     HostWeight,
     Mismatch,
-    Operand,
     OpSpec,
     Picks,
     Precision,
     Role,
     Signature,
-    StepParams,
     Weight,
 )
 
-Array = npt.NDArray[Any]
 CHECKED = (
     *("linear", "expert_gemm", "rms_norm", "causal_conv", "block_scan", "block_memory"),
     *("rope", "attend", "router_topk", "coreset", "combine", "confidence_topk"),
@@ -113,12 +108,8 @@ def chosen(spec: OpSpec) -> list[Case]:
 def run_case(device: Device, spec: OpSpec, case: Case) -> list[Mismatch] | str:
     """Return every mismatch of one case in `exact`, or why the kernel refuses it."""
     dtypes = device.dtypes(Precision.EXACT)
-    inputs = {
-        o.name: _typed(case.inputs()[o.name], o, dtypes)
-        for o in spec.operands
-        if case.inputs().get(o.name) is not None
-    }
-    sig = _signature(spec, case, inputs, dtypes)
+    inputs = typed(spec, case.inputs(), dtypes)
+    sig = signature(spec, case, dtypes, Precision.EXACT)
     kernel = device.kernels[spec.name]
     refusal = kernel.supports(sig)
     if refusal:
@@ -153,13 +144,13 @@ def _run(
     dtypes: tuple[str, str],
 ) -> dict[str, Array]:
     """Bind the kernel to fresh buffers, run it once, return every operand as it is afterwards."""
-    arrays = dict(_arrays(spec, case, inputs, dtypes))
+    arrays = filled(spec, case, inputs, dtypes)
     buffers: dict[str, Buffer] = {}
     tensors = {}
     for name, array in arrays.items():
         buffers[name] = device.alloc(max(array.nbytes, 1), Usage.EDGE)
         tensors[name] = Tensor(buffers[name], array.dtype, array.shape)
-        device.upload(buffers[name], 0, array)
+        device.upload(buffers[name], 0, np.ascontiguousarray(array))
     scratch, need = None, kernel.scratch(sig)
     if need:
         buffers[""] = device.alloc(need, Usage.SCRATCH)
@@ -170,56 +161,8 @@ def _run(
     device.synchronize()
     out = {}
     for name, array in arrays.items():
-        out[name] = np.empty_like(array)
+        out[name] = np.empty_like(array, order="C")
         device.download(buffers[name], 0, out[name])
     for buffer in buffers.values():
         device.free(buffer)
     return out
-
-
-def _arrays(
-    spec: OpSpec, case: Case, inputs: Mapping[str, Any], dtypes: tuple[str, str]
-) -> Iterator[tuple[str, Array]]:
-    """Yield the bytes of every operand before the call; outputs are filled with 0xff."""
-    for operand in spec.operands:
-        value = inputs.get(operand.name)
-        if isinstance(value, StepParams):
-            yield operand.name, value.buffer
-        elif isinstance(value, np.ndarray):
-            yield operand.name, np.ascontiguousarray(value)
-        elif operand.role is Role.OUTPUT:
-            dtype, shape = _dtype(operand, dtypes), spec.shape(operand.name, case.axes)
-            count = int(np.prod(shape)) * dtype.itemsize
-            yield operand.name, np.full(count, 0xFF, np.uint8).view(dtype).reshape(shape)
-
-
-def _dtype(operand: Operand, dtypes: tuple[str, str]) -> np.dtype[Any]:
-    edge, kv = dtypes
-    name = {DType.EDGE: edge, DType.KV: kv}.get(operand.dtype, operand.dtype.value)
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def _typed(value: Any, operand: Operand, dtypes: tuple[str, str]) -> Any:
-    return value.astype(_dtype(operand, dtypes)) if isinstance(value, np.ndarray) else value
-
-
-def _signature(
-    spec: OpSpec, case: Case, inputs: Mapping[str, Any], dtypes: tuple[str, str]
-) -> Signature:
-    types, formats = [], []
-    for operand in spec.operands:
-        value = inputs.get(operand.name)
-        if isinstance(value, Weight):
-            formats.append((operand.name, value.format, value.group))
-        elif value is not None or operand.role is Role.OUTPUT:
-            types.append((operand.name, _dtype(operand, dtypes).name))
-    return Signature(
-        spec.name,
-        case.table,
-        Precision.EXACT,
-        tuple(case.axes.items()),
-        tuple(types),
-        tuple(formats),
-        tuple(case.attrs.items()),
-        case.layout,
-    )

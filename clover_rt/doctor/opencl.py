@@ -52,6 +52,9 @@ def registered(host: Host) -> dict[str, str]:
 
 def blame(host: Host, icds: dict[str, str], ran: Ran) -> Iterator[Finding]:
     """The loader did not answer with all drivers: ask with each alone and name the bad ones."""
+    if not ran.is_started:
+        yield no_answer("OpenCL devices", ran, "CRT-5403")
+        return
     bad = []
     for path in icds if len(icds) > 1 else ():
         alone = ask(host, ("opencl",), environ={**host.environ, "OCL_ICD_VENDORS": path})
@@ -61,7 +64,7 @@ def blame(host: Host, icds: dict[str, str], ran: Ran) -> Iterator[Finding]:
         bad = [(next(iter(icds), "the OpenCL loader"), ran)]
     for path, end in bad:
         told = f"{path} ({icds.get(path, 'no driver is registered')}): {end.how}"
-        if end.state == TIMED_OUT:
+        if end.state == TIMED_OUT or not end.is_started:
             yield no_answer(f"OpenCL devices, {path}", end, "CRT-5403")
         else:
             yield finding("CRT-5403", told, path=path)

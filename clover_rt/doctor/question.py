@@ -28,6 +28,12 @@ def ask(
 
 
 def no_answer(name: str, ran: Ran, otherwise: str) -> Finding:
-    """Return "timed out" for what it is; any other end has the code `otherwise`."""
+    """Return the finding for a child that did not answer.
+
+    A timeout is told as such, and so is a child that was not started, which says nothing of what
+    it was to ask; any other end has the code `otherwise`.
+    """
+    if not ran.is_started:
+        return finding("CRT-5003", ran.how)
     code = "CRT-5002" if ran.state == TIMED_OUT else otherwise
     return finding(code, f"{name}: {ran.how}")

@@ -76,7 +76,7 @@ def examine(
     if not quick:
         probes["memory bandwidth"] = cpu.measure
     probes["backends"] = lambda h, r: backends.probe(h, r, wanted)
-    probes["cards"] = gpus.judge
+    probes["cards"] = lambda h, r: gpus.judge(r)
     probes["tests"] = lambda h, r: backends.test(h, r, wanted, quick)
     found: list[Finding] = []
     for name, probe in probes.items():
@@ -84,7 +84,9 @@ def examine(
         try:
             # one by one: what was found before a failure stays
             for item in probe(host, report):
-                found.append(item)
+                # one cause can meet several questions, and is told once
+                if item not in found:
+                    found.append(item)
         # whatever goes wrong in a probe is a finding, never the end of doctor
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -115,6 +117,8 @@ def exit_code(report: dict[str, Any], found: Sequence[Finding]) -> int:
 def verdict(report: dict[str, Any], code: int) -> str:
     passed = [f"{row['backend']} ({row['device']})" for row in report["tests"] if row["passed"]]
     failed = [f"{row['backend']} ({row['device']})" for row in report["tests"] if not row["passed"]]
+    if report["tests"] and not any(row["is_tried"] for row in report["tests"]):
+        return "no backend could be tried; see the findings"
     if code == UNUSABLE:
         why = f"{', '.join(failed)} failed" if failed else "no requested backend can be used"
         return f"Clover does not run here: {why}"

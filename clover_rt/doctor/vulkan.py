@@ -74,6 +74,9 @@ def registered(host: Host) -> tuple[str, list[str], list[str]]:
 
 def blame(host: Host, icds: list[str], ran: Ran) -> Iterator[Finding]:
     """The loader did not answer with all drivers: ask with each alone and name the bad ones."""
+    if not ran.is_started:
+        yield no_answer("Vulkan devices", ran, "CRT-5504")
+        return
     bad = []
     for path in icds if len(icds) > 1 else ():
         environ = {**host.environ, "VK_DRIVER_FILES": path, "VK_ICD_FILENAMES": path}
@@ -83,7 +86,7 @@ def blame(host: Host, icds: list[str], ran: Ran) -> Iterator[Finding]:
     if not bad:
         bad = [(next(iter(icds), "(no driver file)"), ran)]
     for path, end in bad:
-        if end.state == TIMED_OUT:
+        if end.state == TIMED_OUT or not end.is_started:
             yield no_answer(f"Vulkan devices, {path}", end, "CRT-5504")
         else:
             yield finding("CRT-5504", f"{path}: {end.how}", path=path)

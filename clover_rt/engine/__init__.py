@@ -4,6 +4,7 @@
 `request`   one generation as asked, checked before any work
 `sequence`  one sequence's slot, pages, committed ids, tape and snapshots
 `modes`     diffusion, autoregressive, self_spec: generators of work
+`table`     the pass of several sequences' work; `execute` runs it, `failure` explains it
 `scheduler` several sequences in one pass
 `generation` one request as it runs: its events, cancel and close
 `engine`    the public face

@@ -19,10 +19,10 @@ def autoregressive(
     """Decode from the answer for the prompt's last row. Returns why it ended."""
     think = ThinkState(plan.controls.think_end, plan.closed)
     emitted = 0
+    stats.prefill_tokens = 1
     while True:
         token, p = choose(answer.picks, 0, plan.request.sampling, emitted + 1, 0)
         emitted += 1
-        stats.passes += 1
         think.count((token,))
         yield TokensEvent((token,), (float(p),))
         if token in plan.stops:
@@ -31,4 +31,5 @@ def autoregressive(
             return "length"
         ask = Ask(0, emitted + 1, think.is_open())
         answer = yield Work((Part(Kind.COMMIT, (token,), (ask,)),), (token,), plan.top)
+        stats.passes += 1
         stats.decode_ms += answer.ms

@@ -10,7 +10,6 @@ import numpy as np
 from clover_rt.engine.events import BlockEvent, Event, Fixed, PassEvent, TokensEvent
 from clover_rt.engine.request import Plan
 from clover_rt.engine.sampling import choose
-from clover_rt.engine.sequence import Sequence
 from clover_rt.engine.stats import Stats
 from clover_rt.engine.think import ThinkState
 from clover_rt.engine.work import Answer, Ask, Part, Work
@@ -55,7 +54,7 @@ class Block:
 
 
 def diffusion(
-    sequence: Sequence, plan: Plan, mask_id: int, fuse: bool, stats: Stats
+    plan: Plan, mask_id: int, fuse: bool, stats: Stats
 ) -> Generator[Work | Event, Answer, str]:
     """Write blocks until a stop or max_tokens; the prompt is committed. Returns why it ended.
 

@@ -23,7 +23,8 @@ from clover_rt.spec import Controls
 class Engine:
     """Generates token ids with a runner; knows ids and stop ids, no text.
 
-    One engine owns all slots and pages of its runner. Closing a generator frees what it holds.
+    One engine owns all slots and pages of its runner. Closing or dropping a generation frees what
+    it holds.
     """
 
     def __init__(self, runner: Runner, facts: ModelFacts, settings: Settings | None = None) -> None:
@@ -42,7 +43,8 @@ class Engine:
         """Return the events of one generation; the last is an EndEvent.
 
         The request is checked before this returns (BadInput); a failure of the run is raised by
-        the iterator (NonFinite, OutOfMemory). `cancel` and `close` end it between passes.
+        the iterator (NonFinite, OutOfMemory, DeviceLost). `cancel` and `close` end it between
+        passes.
         sequence  one whose committed ids are the prompt's beginning; it is kept, not closed
         """
         scheduler = self.scheduler()
@@ -51,7 +53,8 @@ class Engine:
     def run_many(self, requests: Iterable[Request]) -> Iterator[tuple[int, Event]]:
         """Return (index of the request, event) of generations that share passes.
 
-        A failed one ends with an ErrorEvent; the others go on.
+        A failed one ends with an ErrorEvent; the others go on, but for those that shared a pass in
+        which the device failed.
         """
         scheduler = self.scheduler()
         for request in requests:
@@ -67,17 +70,22 @@ class Engine:
         return Sequence.open(self.store)
 
     def commit(self, sequence: Sequence, ids: Iterable[int]) -> None:
-        """Commit ids to an idle sequence in chunks; raises BadInput, OutOfMemory or NonFinite."""
-        sequence.check()
-        whole = (*sequence.ids, *ids)
-        runner = self.store.runner
-        bad = [i for i in whole if not 0 <= i < runner.vocab_size or i == self.facts.mask_id]
-        if bad or len(whole) > runner.context:
+        """Commit ids to an idle sequence in chunks.
+
+        Raises BadInput, OutOfMemory, NonFinite, or StaleState where a generation runs on it. What
+        is raised by a pass makes the sequence unusable.
+        """
+        sequence.check_idle()
+        more = tuple(ids)
+        self._check_ids(more)
+        whole = (*sequence.ids, *more)
+        if len(whole) > self.store.runner.context:
             raise BadInput(
-                what=f"{len(whole)} ids were to be committed",
-                evidence=f"context {runner.context}; ids that do not exist or are masks: {bad}",
-                fix="commit fewer ids, all of this checkpoint's tokenizer",
-                code="CRT-1047",
+                what=f"more ids were to be committed than a sequence can hold: {len(whole)}",
+                evidence=f"{sequence.length} committed and {len(more)} more are {len(whole)}; "
+                f"the context is {self.store.runner.context}",
+                fix="commit fewer ids, or load with a larger context",
+                code="CRT-1059",
             )
         sequence.promise(len(whole))
         try:
@@ -93,6 +101,22 @@ class Engine:
                     item = next(steps, None)
         finally:
             sequence.forget_promise()
+
+    def _check_ids(self, ids: tuple[int, ...]) -> None:
+        last = self.store.runner.vocab_size - 1
+        for place, token in enumerate(ids):
+            problem = ""
+            if not 0 <= token <= last:
+                problem = f"ids[{place}]={token}; ids go from 0 to {last}"
+            elif token == self.facts.mask_id:
+                problem = f"ids[{place}]={token} is the mask"
+            if problem:
+                raise BadInput(
+                    what="an id that cannot be committed was given",
+                    evidence=problem,
+                    fix="commit ids of this checkpoint's tokenizer; masks are placed by the engine",
+                    code="CRT-1047",
+                )
 
 
 def _drive_many(scheduler: Scheduler) -> Iterator[tuple[int, Event]]:

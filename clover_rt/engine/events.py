@@ -92,8 +92,7 @@ class EndEvent:
     """The run is over. finish_reason: "stop", "length" or "cancelled".
 
     tokens holds every emitted id, a final stop id included; text is filled by who has a tokenizer.
-    stats: tokens, prompt_tokens, passes, blocks, commits, rounds, drafted, accepted, prefill_ms,
-    decode_ms, ms_per_pass, tokens_per_pass.
+    stats: the fields of `Stats`, and ms_per_pass, tokens_per_pass and tokens_per_s.
     """
 
     tokens: tuple[int, ...]

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from clover_rt.engine.failure import explain
 from clover_rt.engine.runner import Runner
 from clover_rt.engine.sequence import Sequence as State
+from clover_rt.engine.sequence import broken_off
 from clover_rt.engine.store import Store
+from clover_rt.engine.table import Delta, Place, table
 from clover_rt.engine.work import Answer, Work
 from clover_rt.errors import NonFinite
-from clover_rt.spec import Controls, Kind, Pass, Picks, Segment, TableClass, Wanted
+from clover_rt.spec import Controls, Kind, Pass, Picks, TableClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,48 +90,41 @@ def pack(jobs: Iterable[Job], runner: Runner) -> list[list[Job]]:
     return [members for _, members in tables]
 
 
-def assemble(jobs: Sequence[Job], *, deltas: bool = True) -> Pass:
-    """Return the table of these jobs; pages are reserved and deltas made unless deltas is off."""
-    segments: list[Segment] = []
-    tokens: list[int] = []
-    controls: list[Controls] = []
-    wanted: list[Wanted] = []
-    pages: list[tuple[int, int, int]] = []
-    counts: list[tuple[int, int, int]] = []
+def assemble(jobs: Sequence[Job]) -> Pass:
+    """Return the table of these jobs; the pages that it writes are reserved."""
+    places: list[Place] = []
+    pages: list[Delta] = []
+    counts: list[Delta] = []
     advances: list[tuple[int, int]] = []
     for job in jobs:
-        slot, position = job.state.slot, job.state.length
-        if deltas:
-            pages += job.state.begin(job.work)
-            counts += [(slot, i, c) for i, c in Counter(job.work.counted).items()]
-            if job.state.owed:
-                advances.append((slot, job.state.owed))
-        for part in job.work.parts:
-            row0 = len(tokens)
-            segments.append(Segment(part.kind, slot, row0, len(part.tokens), position))
-            controls.append(job.controls)
-            tokens += part.tokens
-            for a in part.asks:
-                wanted.append(Wanted(row0 + a.row, a.response, a.think_open, a.count_from, a.probe))
-            if part.kind is Kind.COMMIT:
-                position += len(part.tokens)
-    return Pass(
-        tuple(segments),
-        tuple(tokens),
-        tuple(controls),
-        tuple(wanted),
-        tuple(pages),
-        tuple(counts),
-        tuple(advances),
-    )
+        slot = job.state.slot
+        places.append(Place(slot, job.state.length, job.work.parts, job.controls))
+        pages += job.state.begin(job.work)
+        counts += [(slot, i, c) for i, c in Counter(job.work.counted).items()]
+        if job.state.owed:
+            advances.append((slot, job.state.owed))
+    return table(places, pages, counts, advances)
 
 
 def execute(store: Store, jobs: Sequence[Job]) -> list[Answer | NonFinite]:
-    """Run one pass; return each job's answer, or the error of a job that is not finite."""
+    """Run one pass; return each job's answer, or the error of a job that is not finite.
+
+    Whatever is raised makes every sequence of the pass unusable: how far each of them got on the
+    device is not known.
+    """
+    try:
+        return _run(store, jobs)
+    except BaseException as error:
+        for job in jobs:
+            job.state.fail(broken_off(error))
+        raise
+
+
+def _run(store: Store, jobs: Sequence[Job]) -> list[Answer | NonFinite]:
     top = max(job.work.top for job in jobs)
-    table = assemble(jobs)
+    work = assemble(jobs)
     begun = time.perf_counter()
-    picks = store.runner.run(table, top)
+    picks = store.runner.run(work, top)
     ms = (time.perf_counter() - begun) * 1e3
     for job in jobs:
         job.state.finish(job.work)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from clover_rt.engine.prefill import TILE, cuts
 from clover_rt.engine.sequence import Sequence
 from clover_rt.engine.store import Store
+from clover_rt.engine.table import Place, table
 from clover_rt.engine.work import Part, Work
 from clover_rt.errors import OutOfMemory
-from clover_rt.spec import Controls, Kind, Pass, Segment, Wanted
+from clover_rt.spec import Controls, Kind, Pass
 
 
 def explain(store: Store, state: Sequence, work: Work, controls: Controls) -> str:
@@ -20,31 +21,11 @@ def explain(store: Store, state: Sequence, work: Work, controls: Controls) -> st
     """
     if any(p.kind is Kind.COMMIT for p in work.parts):
         return _explain_commit(store, state, work, controls)
-    return _replay(store, state.slot, state.length, work.parts, controls, work.top)
+    return _replay(store, Place(state.slot, state.length, work.parts, controls), work.top)
 
 
-def _replay(
-    store: Store,
-    slot: int,
-    position: int,
-    parts: tuple[Part, ...],
-    controls: Controls,
-    top: int,
-    pages: tuple[tuple[int, int, int], ...] = (),
-) -> str:
-    segments: list[Segment] = []
-    tokens: list[int] = []
-    wanted: list[Wanted] = []
-    for part in parts:
-        row0 = len(tokens)
-        segments.append(Segment(part.kind, slot, row0, len(part.tokens), position))
-        tokens += part.tokens
-        wanted += [
-            Wanted(row0 + a.row, a.response, a.think_open, a.count_from, a.probe) for a in part.asks
-        ]
-        position += len(part.tokens) if part.kind is Kind.COMMIT else 0
-    table = Pass(tuple(segments), tuple(tokens), (controls,) * len(parts), tuple(wanted), pages)
-    return store.runner.explain_nonfinite(table, top)
+def _replay(store: Store, place: Place, top: int) -> str:
+    return store.runner.explain_nonfinite(table([place]), top)
 
 
 def _explain_commit(store: Store, state: Sequence, work: Work, controls: Controls) -> str:
@@ -56,9 +37,9 @@ def _explain_commit(store: Store, state: Sequence, work: Work, controls: Control
         store.runner.reset_slot(slot)
         layout = store.runner.layout
         rows = min(TILE, store.runner.max_rows, layout.rows)
-        table = tuple((slot, i, page) for i, page in enumerate(state.pages))
-        for first in range(0, len(table), layout.page_deltas):
-            piece = table[first : first + layout.page_deltas]
+        pages = tuple((slot, i, page) for i, page in enumerate(state.pages))
+        for first in range(0, len(pages), layout.page_deltas):
+            piece = pages[first : first + layout.page_deltas]
             store.runner.run(Pass(page_deltas=piece), 1)
         commit = next(p for p in work.parts if p.kind is Kind.COMMIT)
         first = state.length - len(commit.tokens)
@@ -70,10 +51,10 @@ def _explain_commit(store: Store, state: Sequence, work: Work, controls: Control
                 if start <= first + a.row < stop
             )
             part = Part(Kind.COMMIT, tuple(state.ids[start:stop]), asks)
-            found = _replay(store, slot, start, (part,), controls, work.top)
+            found = _replay(store, Place(slot, start, (part,), controls), work.top)
             if found:
                 return f"{found}, at rows {start} to {stop - 1}"
         rest = tuple(p for p in work.parts if p.kind is not Kind.COMMIT)
-        return _replay(store, slot, state.length, rest, controls, work.top) if rest else ""
+        return _replay(store, Place(slot, state.length, rest, controls), work.top) if rest else ""
     finally:
         store.slots.give(slot)

@@ -34,15 +34,18 @@ def uniform(seed: int, position: int, index: int) -> float:
 
 
 def draw(logits: npt.NDArray[np.float32], sampling: Sampling, u: float) -> int:
-    """Return the candidate index drawn by u from logits in falling order."""
+    """Return the candidate index drawn by u in [0, 1) from logits in falling order.
+
+    The candidates kept are those with less than top_p (above 0) of the mass before them.
+    """
     k = sampling.top_k or len(logits)
     live = logits[:k].astype(np.float64)
     live = live[np.isfinite(live)]
     p = np.exp((live - live[0]) / sampling.temperature)
     p /= p.sum()
     before = np.concatenate([[0.0], np.cumsum(p)[:-1]])
-    # the first is always kept, so top_p = 0 is greedy
-    p = p[: max(1, int((before < sampling.top_p).sum()))]
+    # nothing comes before the first, so it is always kept
+    p = p[: int((before < sampling.top_p).sum())]
     edges = np.cumsum(p)
     return min(int(np.searchsorted(edges, u * edges[-1], side="right")), len(p) - 1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 
 from clover_rt.engine.autoregressive import autoregressive
@@ -77,20 +77,36 @@ class Scheduler:
     def step(self) -> list[tuple[int, Event]]:
         """Admit what fits, give every active request one pass, return their events."""
         events: list[tuple[int, Event]] = []
+        self._drop_unusable(events)
         self._admit(events)
         jobs = {}
         for run in self._active:
             assert run.sequence is not None and run.work is not None
             jobs[id(run.sequence)] = run
         for table in pack([_job(r) for r in self._active], self.store.runner):
-            for job, answer in zip(table, execute(self.store, table), strict=True):
+            for job, answer in zip(table, self._execute(table), strict=True):
                 run = jobs[id(job.state)]
                 if isinstance(answer, CloverError):
-                    self._end(run)
-                    events.append((run.handle, ErrorEvent(answer)))
+                    self._fail(run, answer, events)
                 else:
                     self._resume(run, answer, events)
         return events
+
+    def _execute(self, table: list[Job]) -> Iterable[Answer | CloverError]:
+        """Run a pass; an error of the device is the answer to every job in it."""
+        try:
+            return execute(self.store, table)
+        except CloverError as error:
+            return [error] * len(table)
+
+    def _drop_unusable(self, events: list[tuple[int, Event]]) -> None:
+        """End runs whose sequence was closed by its owner: they must not take others along."""
+        for run in list(self._active):
+            assert run.sequence is not None
+            try:
+                run.sequence.check()
+            except StaleState as error:
+                self._fail(run, error, events)
 
     def cancel(self, handle: int) -> EndEvent:
         """End a request now; its slot and pages are free on return."""
@@ -125,8 +141,10 @@ class Scheduler:
             try:
                 self._start(run)
             except CloverError as error:
+                self._fail(run, error, events)
+            except BaseException:
                 self._end(run)
-                events.append((run.handle, ErrorEvent(error)))
+                raise
             else:
                 self._active.append(run)
                 self._resume(run, None, events)
@@ -137,10 +155,11 @@ class Scheduler:
         else:
             _check_prefix(run.sequence, run.plan)
         run.sequence.promise(run.plan.rows)
-        suppressed = suppressed_ids(run.plan.request, self.facts, self.store.runner)
-        run.sequence.start_request(suppressed)
+        # from here on `_end` has something to give back, whatever the device says
         run.sequence.busy = True
         run.steps = self._steps(run, run.sequence)
+        suppressed = suppressed_ids(run.plan.request, self.facts, self.store.runner)
+        run.sequence.start_request(suppressed)
 
     def _steps(self, run: _Run, sequence: Sequence) -> Steps:
         plan, stats, chunk = run.plan, run.stats, self.settings.prefill_chunk
@@ -152,7 +171,7 @@ class Scheduler:
         if mode is Mode.DIFFUSION:
             assert self.facts.mask_id is not None
             fuse = self._can_fuse(plan)
-            return (yield from diffusion(sequence, plan, self.facts.mask_id, fuse, stats))
+            return (yield from diffusion(plan, self.facts.mask_id, fuse, stats))
         assert answer is not None, "a prompt leaves at least one row to run"
         if mode is Mode.AR:
             return (yield from autoregressive(plan, answer, stats))
@@ -183,8 +202,11 @@ class Scheduler:
             self._end(run)
             events.append((run.handle, _end_event(run, end.value)))
         except CloverError as error:
-            self._end(run)
-            events.append((run.handle, ErrorEvent(error)))
+            self._fail(run, error, events)
+
+    def _fail(self, run: _Run, error: CloverError, events: list[tuple[int, Event]]) -> None:
+        self._end(run)
+        events.append((run.handle, ErrorEvent(error)))
 
     def _end(self, run: _Run) -> None:
         """Free what a run holds; a caller's sequence is kept, ready for its next request."""

@@ -28,6 +28,7 @@ def self_spec(
     pending, first = choose(answer.picks, 0, None, 1, 0)
     think.count((pending,))
     emitted = 1
+    stats.prefill_tokens = 1
     # ids that are emitted but not yet counted on the device
     fresh: tuple[int, ...] = (pending,)
     yield TokensEvent(fresh, (float(first),))
@@ -37,20 +38,18 @@ def self_spec(
         if emitted == plan.max_tokens:
             return "length"
         width = narrowed(plan.draft_width, plan.max_tokens - emitted)
-        run = _Round(plan, think, mask_id, index, emitted, pending, fresh)
+        run = _Round(plan, think, stats, mask_id, index, emitted, pending, fresh)
         result, p = yield from run.single() if width == 1 else run.drafted(sequence, width)
         stats.rounds += 1
-        stats.passes += 1 if width == 1 or plan.request.drafter else 2
         stats.drafted += width - 1
         stats.accepted += result.accepted
-        stats.decode_ms += result.ms
         yield result
         kept = result.candidates[1 : 1 + result.accepted]
         cut = next((i for i, t in enumerate(kept) if t in plan.stops), None)
         if cut is not None:
             kept = kept[: cut + 1]
         if width > 1:
-            sequence.advance(1 + len(kept))
+            sequence.keep(1 + len(kept))
         fresh = kept if cut is not None else (*kept, result.boundary)
         emitted += len(fresh)
         think.count(fresh)
@@ -73,6 +72,7 @@ class _Round:
         self,
         plan: Plan,
         think: ThinkState,
+        stats: Stats,
         mask_id: int,
         index: int,
         emitted: int,
@@ -81,6 +81,7 @@ class _Round:
     ) -> None:
         self.plan = plan
         self.think = think
+        self.stats = stats
         self.mask_id = mask_id
         self.index = index
         self.emitted = emitted
@@ -91,6 +92,7 @@ class _Round:
         """One causal row: no draft fits any more."""
         ask = Ask(0, self.emitted + 1, self.think.is_open())
         answer = yield Work((Part(Kind.COMMIT, (self.pending,), (ask,)),), self.fresh)
+        self._count(answer)
         token, p = choose(answer.picks, 0, None, self.emitted + 1, 0)
         return RoundEvent(self.index, (self.pending,), 0, token, (), answer.ms), float(p)
 
@@ -103,13 +105,20 @@ class _Round:
             candidates = self._given(sequence, width)
         else:
             answer = yield self._preview(width)
+            self._count(answer)
             ms, fresh = answer.ms, ()
             candidates = (self.pending, *(int(i) for i in answer.picks.ids[:, 0]))
         answer = yield self._verify(candidates, fresh)
+        self._count(answer)
         accepted, probabilities = judge(answer.picks, candidates, self.plan.accept)
         token, p = choose(answer.picks, accepted, None, self.emitted + accepted + 1, 0)
         event = RoundEvent(self.index, candidates, accepted, token, probabilities, ms + answer.ms)
         return event, float(p)
+
+    def _count(self, answer: Answer) -> None:
+        """Count a pass when it ran: a run can be cancelled in the middle of a round."""
+        self.stats.passes += 1
+        self.stats.decode_ms += answer.ms
 
     def _given(self, sequence: Sequence, width: int) -> tuple[int, ...]:
         drafter = self.plan.request.drafter

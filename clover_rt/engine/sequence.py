@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy.typing as npt
 from clover_rt.engine.pages import pages_for
 from clover_rt.engine.store import Store
 from clover_rt.engine.work import Work
-from clover_rt.errors import StaleState
+from clover_rt.errors import CloverError, StaleState
 from clover_rt.spec import Kind, Pass
 
 
@@ -52,7 +54,11 @@ class Sequence:
     def open(store: Store) -> Sequence:
         """Return an empty sequence in a fresh slot, or raise OutOfMemory."""
         slot = store.slots.take()
-        store.runner.reset_slot(slot)
+        try:
+            store.runner.reset_slot(slot)
+        except BaseException:
+            store.slots.give(slot)
+            raise
         return Sequence(store, slot)
 
     @property
@@ -78,9 +84,20 @@ class Sequence:
                 code="CRT-4103",
             )
 
+    def check_idle(self) -> None:
+        """Raise StaleState if this sequence cannot be used, or a generation runs on it."""
+        self.check()
+        if self.busy:
+            raise StaleState(
+                what=f"the sequence in slot {self.slot} was used from outside its generation",
+                evidence=f"a generation is running on it; it has {self.length} committed tokens",
+                fix="let the generation end, or close it",
+                code="CRT-4109",
+            )
+
     def fail(self, why: str) -> None:
-        """Make the slot unusable; `close` still gives it back."""
-        self._unusable = why
+        """Make the slot unusable; `close` still gives it back. The first reason stays."""
+        self._unusable = self._unusable or why
 
     def promise(self, rows: int) -> None:
         """Set pages aside for a length of `rows`; raises OutOfMemory."""
@@ -129,10 +146,16 @@ class Sequence:
                 self._tape = part.tokens
 
     def advance(self, rows: int) -> None:
-        """Move over the first rows of the last verify; the next pass does it on the device.
+        """Move an idle sequence over the first rows of the last verify.
 
-        The tape is gone afterwards, with rows = 0 too.
+        The next pass does it on the device. The tape is gone afterwards, with rows = 0 too.
+        Raises StaleState: CRT-4101 no such rows, CRT-4109 a generation runs on the sequence.
         """
+        self.check_idle()
+        self.keep(rows)
+
+    def keep(self, rows: int) -> None:
+        """Advance, as the generation that runs on this sequence; see `advance`."""
         self.check()
         if self._tape is None or rows > len(self._tape):
             have = "no tape is left" if self._tape is None else f"it has {len(self._tape)} rows"
@@ -147,10 +170,12 @@ class Sequence:
         self._tape = None
 
     def settle(self) -> None:
-        """Submit an advance that is still owed, alone."""
+        """Submit an advance that is still owed, alone; what it raises makes the slot unusable."""
+        self.check()
         if self._owed:
-            owed, self._owed = self._owed, 0
-            self.store.runner.run(Pass(advances=((self.slot, owed),)), 1)
+            with self._failing():
+                self.store.runner.run(Pass(advances=((self.slot, self._owed),)), 1)
+                self._owed = 0
 
     def start_request(self, suppressed: npt.NDArray[np.bool_]) -> None:
         """Forget the counts of an earlier request and load this one's suppressed ids."""
@@ -161,11 +186,18 @@ class Sequence:
         self.store.runner.load_request(self.slot, counts, suppressed)
 
     def snapshot(self) -> Snapshot:
-        """Return the present state in a spare slot, or raise OutOfMemory where none is free."""
-        self.check()
+        """Return the present state in a spare slot, or raise OutOfMemory where none is free.
+
+        Raises StaleState (CRT-4109) where a generation runs on the sequence.
+        """
+        self.check_idle()
         self.settle()
         slot = self.store.slots.take()
-        self.store.runner.copy_slot(self.slot, slot)
+        try:
+            self.store.runner.copy_slot(self.slot, slot)
+        except BaseException:
+            self.store.slots.give(slot)
+            raise
         snapshot = Snapshot(slot, tuple(self.ids), tuple(self.counted))
         self._snapshots.append(snapshot)
         return snapshot
@@ -185,7 +217,8 @@ class Sequence:
                 fix="restore an older snapshot, or commit the ids again",
                 code="CRT-4102",
             )
-        self.store.runner.copy_slot(snapshot.slot, self.slot)
+        with self._failing():
+            self.store.runner.copy_slot(snapshot.slot, self.slot)
         self.ids = list(snapshot.ids)
         self.counted = list(snapshot.counted)
         self._tape = None
@@ -210,6 +243,21 @@ class Sequence:
         self._pages = []
         self._tape = None
         self.store.slots.give(self.slot)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Make the slot unusable by what is raised inside: it may hold half of a change."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(broken_off(error))
+            raise
+
+
+def broken_off(error: BaseException) -> str:
+    """Return why a sequence cannot be used after this error."""
+    what = f" ({error.what})" if isinstance(error, CloverError) else ""
+    return f"a pass over it was broken off by {type(error).__name__}{what}"
 
 
 _CLOSED = "it was closed"

@@ -14,6 +14,21 @@ TEMPLATE = Path(__file__).parent / "template"
 SUFFIX = ".in"
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 LONGEST = 40
+RESERVED = (
+    "backends",
+    "conformance",
+    "cpu",
+    "cuda",
+    "kompute",
+    "opencl",
+    "rocm",
+    "runtime",
+    "serve",
+    "test",
+    "tests",
+    "vulkan",
+)
+"""Names of clover-rt's own packages and extras, those to come included."""
 
 
 def write_backend(
@@ -26,7 +41,8 @@ def write_backend(
     folder  new or empty; default clover-rt-NAME here
     taken   names of installed plugins
     Raises BadInput: CRT-1050 no such name is possible, CRT-1051 the name is taken, CRT-1052 the
-    folder has files, CRT-1053 it cannot be written. Nothing is overwritten.
+    folder has files, CRT-1053 it cannot be written, CRT-1058 the name is reserved. Nothing is
+    overwritten.
     """
     check_name(name, taken)
     project = "clover-rt-" + name.replace("_", "-")
@@ -64,7 +80,10 @@ def write_backend(
 
 
 def check_name(name: str, taken: Collection[str] = ()) -> None:
-    """Raise BadInput unless a backend can have this name: CRT-1050, or CRT-1051 where one has."""
+    """Raise BadInput unless a backend can have this name.
+
+    CRT-1050 it makes no package, CRT-1051 an installed plugin has it, CRT-1058 it is reserved.
+    """
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or len(name) > LONGEST:
         raise BadInput(
             what=f"a backend was to be named {name!r}",
@@ -73,6 +92,13 @@ def check_name(name: str, taken: Collection[str] = ()) -> None:
             "word of Python",
             fix="use a name such as my_card",
             code="CRT-1050",
+        )
+    if name in RESERVED:
+        raise BadInput(
+            what=f"a backend was to be named {name!r}",
+            evidence=f"clover-rt keeps the names {', '.join(RESERVED)} for packages of its own",
+            fix=f"use another name, such as my_{name}",
+            code="CRT-1058",
         )
     if name in taken:
         raise BadInput(

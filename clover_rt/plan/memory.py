@@ -40,10 +40,10 @@ def allocate(device: Device, nbytes: int, usage: Usage, what: str) -> Buffer:
             return device.alloc(nbytes, usage)
     except OutOfMemory as error:
         memory = device.memory()
+        most = f"; a buffer holds at most {limit} bytes" if limit else ""
         raise OutOfMemory(
             what=f"{what} needs {nbytes} bytes on {device.name}",
-            evidence=f"{error.evidence}; free {memory.free} of {memory.total} bytes, "
-            f"a buffer holds at most {limit or 'any number of'} bytes",
+            evidence=f"{error.evidence}; free {memory.free} of {memory.total} bytes{most}",
             fix=LESS,
             code="CRT-3202",
         ) from error

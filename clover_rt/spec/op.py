@@ -8,8 +8,7 @@ such as `T*R` or `2*G*K+H*V`.
 from __future__ import annotations
 
 import ast
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -87,10 +86,6 @@ class Operand:
     shape: tuple[str, ...]
     doc: str
     optional: bool = False
-
-    @property
-    def is_read(self) -> bool:
-        return self.role is not Role.OUTPUT
 
     @property
     def is_written(self) -> bool:
@@ -269,7 +264,3 @@ def show_dim(value: int) -> str:
             factor = value // prime
             return name if factor == 1 else f"{factor}*{name}"
     return str(value)
-
-
-def elements(shape: Sequence[int]) -> int:
-    return math.prod(shape)

@@ -20,7 +20,7 @@ import jinja2
 from clover_rt.errors import BadCheckpoint, BadInput
 from clover_rt.text import sandbox
 from clover_rt.text.files import read_object, read_text
-from clover_rt.text.tokenizer import Control, Tokenizer, spelling
+from clover_rt.text.tokenizer import Control, Tokenizer, spelling, valid
 
 Message = Mapping[str, Any]
 
@@ -45,7 +45,6 @@ class Template:
         self._source = source
         self._tokenizer = tokenizer
         self._names = dict(names or {})
-        self._by_content = {c.content: c for c in tokenizer.controls}
         # lru_cache on a method would keep the template alive
         self._compiled = lru_cache(maxsize=2)(self._compile)
         self._compiled(PRIVATE.start)
@@ -172,14 +171,16 @@ def _unreadable(evidence: str) -> BadCheckpoint:
 
 def checked(messages: Sequence[Message], system: str | None) -> list[dict[str, Any]]:
     """Return the messages as fresh dicts with text contents, the system message in front."""
-    turns = [dict(m) for m in messages if isinstance(m, Mapping)]
-    if not turns or len(turns) != len(messages):
+    kinds = [type(m).__name__ for m in messages]
+    wrong = [i for i, m in enumerate(messages) if not isinstance(m, Mapping)]
+    if wrong or not kinds:
         raise BadInput(
             what="a chat prompt was given",
-            evidence="it holds no messages" if not turns else "a message is not an object",
+            evidence=f"item {wrong[0]} is a {kinds[wrong[0]]}" if wrong else "it is empty",
             fix='give a list of objects such as {"role": "user", "content": "Hello"}',
             code="CRT-1080",
         )
+    turns = [dict(m) for m in messages]
     for i, turn in enumerate(turns):
         role = turn.get("role")
         if not isinstance(role, str) or ROLE.fullmatch(role) is None:
@@ -190,7 +191,10 @@ def checked(messages: Sequence[Message], system: str | None) -> list[dict[str, A
                 code="CRT-1085",
             )
         turn["content"] = text_of(turn.get("content"), i)
+        # here, where a place is counted without the template's characters
+        valid(turn["content"])
     if system is not None:
+        valid(system)
         if any(t["role"] == "system" for t in turns):
             raise BadInput(
                 what="a system prompt was given twice",

@@ -233,9 +233,14 @@ def valid(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
+        point = ord(text[error.start])
+        # Python keeps a byte that it cannot decode, in an argument say, as one of these
+        kept = 0xDC80 <= point <= 0xDCFF
+        byte = f"the byte 0x{point - 0xDC00:02X}, which is not UTF-8"
         raise BadInput(
             what="the text is not valid Unicode",
-            evidence=f"character {error.start} is U+{ord(text[error.start]):04X}, half a pair",
+            evidence=f"character {error.start} is "
+            f"{byte if kept else f'U+{point:04X}, half of a surrogate pair'}",
             fix="send the text as UTF-8",
             code="CRT-1070",
         ) from error

@@ -55,9 +55,12 @@ class Entry:
 def parse_header(blob: bytes, path: Path) -> dict[str, Entry]:
     """Return name -> entry of a header's JSON; `start` counts from the first data byte.
 
-    Raises BadCheckpoint: CRT-1143 not a JSON object, CRT-1144 a malformed entry, CRT-1145 an
-    unknown dtype, CRT-1146 byte ranges that overlap, leave holes or do not fit shape and dtype,
-    CRT-1147 a name that occurs twice, CRT-1154 not UTF-8.
+    Raises BadCheckpoint: CRT-1154 not UTF-8, CRT-1143 not JSON, CRT-1130 not an object, CRT-1147 a
+    name that occurs twice, CRT-1135 malformed metadata, CRT-1131 a name that is not Unicode,
+    CRT-1137 tensors that overlap, CRT-1138 a hole between them. Of one entry: CRT-1144 a field is
+    missing, CRT-1132 of a wrong type, CRT-1133 too many dimensions, CRT-1134 a number that is no
+    size, CRT-1136 larger than any file, CRT-1145 an unknown dtype, CRT-1146 a byte range that does
+    not fit shape and dtype.
     """
     try:
         # decoded first: a JSON reader guesses at UTF-16 and UTF-32, and the format is UTF-8
@@ -69,8 +72,9 @@ def parse_header(blob: bytes, path: Path) -> dict[str, Entry]:
         table = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, twice))
     except (ValueError, RecursionError) as error:
         raise _bad(path, "CRT-1143", f"its header is not JSON: {error}") from error
-    if not isinstance(table, dict) or not text.startswith("{"):
-        raise _bad(path, "CRT-1143", "its header is not a JSON object")
+    # the format wants an object without so much as a space in front of it
+    if not text.startswith("{"):
+        raise _bad(path, "CRT-1130", "its header does not begin with '{', as an object does")
     if twice:
         raise _bad(path, "CRT-1147", f"{twice[0]!r} occurs twice in its header")
     _check_metadata(table.pop("__metadata__", None), path)
@@ -78,7 +82,7 @@ def parse_header(blob: bytes, path: Path) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for name, fields in table.items():
         if not name.isprintable() and _has_surrogate(name):
-            raise _bad(path, "CRT-1144", f"the name {name!r} is not valid Unicode")
+            raise _bad(path, "CRT-1131", f"the name {name!r} is not valid Unicode")
         dtype, shape, start, end = _fields(name, fields, path)
         bits = ITEM_BITS.get(dtype)
         if bits is None:
@@ -116,18 +120,18 @@ def _fields(name: str, fields: Any, path: Path) -> tuple[str, tuple[int, ...], i
         text = f"tensor {name!r} has no usable dtype, shape and data_offsets: {error!r}"
         raise _bad(path, "CRT-1144", text) from error
     if not isinstance(dtype, str) or not isinstance(shape, list):
-        raise _bad(path, "CRT-1144", f"tensor {name!r} has a dtype or shape of the wrong type")
+        raise _bad(path, "CRT-1132", f"tensor {name!r} has a dtype or shape of the wrong type")
     if len(shape) > MAX_RANK:
         text = f"tensor {name!r} has {len(shape)} dimensions; at most {MAX_RANK} are read"
-        raise _bad(path, "CRT-1144", text)
+        raise _bad(path, "CRT-1133", text)
     for number in numbers:
         # bool is an int to isinstance, and numbers past 2^63 address no file
         if type(number) is not int or not 0 <= number < 1 << 63:
             text = f"tensor {name!r} has a size or offset that is not a whole number from 0 on"
-            raise _bad(path, "CRT-1144", text)
+            raise _bad(path, "CRT-1134", text)
     # a zero hides how far the other sizes go, and no array has such strides
     if math.prod(n for n in shape if n) >= 1 << 62:
-        raise _bad(path, "CRT-1146", f"tensor {name!r} {shape} is larger than any file")
+        raise _bad(path, "CRT-1136", f"tensor {name!r} {shape} is larger than any file")
     return dtype, tuple(shape), start, end
 
 
@@ -136,13 +140,12 @@ def _refuse_overlaps(entries: Mapping[str, Entry], path: Path) -> None:
     end, before = 0, ""
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
         if entry.start != end:
-            verb = "overlaps" if entry.start < end else "leaves a hole behind"
             where = f"tensor {before!r}" if before else "the start of the data"
-            text = (
-                f"tensor {name!r} starts at data byte {entry.start} and {verb} {where}, "
-                f"which ends at {end}"
-            )
-            raise _bad(path, "CRT-1146", text)
+            at = f"tensor {name!r} starts at data byte {entry.start} and"
+            if entry.start < end:
+                raise _bad(path, "CRT-1137", f"{at} overlaps {where}, which ends at {end}")
+            text = f"{at} leaves a hole behind {where}, which ends at {end}"
+            raise _bad(path, "CRT-1138", text)
         end, before = entry.start + entry.nbytes, name
 
 
@@ -160,7 +163,7 @@ def _check_metadata(metadata: Any, path: Path) -> None:
     if metadata is None:
         return
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _bad(path, "CRT-1144", "__metadata__ is not an object of strings")
+        raise _bad(path, "CRT-1135", "__metadata__ is not an object of strings")
 
 
 def _has_surrogate(text: str) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -19,27 +18,22 @@ from clover_rt.backend import Buffer, Device, Kernel, Step, Tensor, Usage
 from clover_rt.errors import Unsupported
 from clover_rt.ops import OPS
 from clover_rt.ops.derived import case_node
+from clover_rt.plan.case_run import FILL, empty, filled, node_signature, numpy_type, pattern
 from clover_rt.spec import (
     Case,
-    DType,
-    Format,
     HostWeight,
     Mismatch,
     Node,
     Numerics,
-    Operand,
     OpSpec,
     Precision,
     Role,
     Signature,
-    StepParams,
     Weight,
 )
 
 Array = npt.NDArray[Any]
 GUARD = 256
-# as float32 and as bfloat16 pairs a quiet NaN with a payload; as an integer far outside any range
-FILL = 0x7FC07FC1
 # guard bands and scratch hold NaN in one call and small numbers in the next, so that reading them
 # either spoils the answer or changes it
 SURROUNDINGS = (FILL, 0xA5A5A5A5)
@@ -62,28 +56,6 @@ class Part:
     kernel: Kernel
 
 
-def numpy_type(operand: Operand, dtypes: tuple[str, str]) -> np.dtype[Any]:
-    """Return an operand's element type on a device; dtypes is (edge, KV) as it returns them."""
-    edge, kv = dtypes
-    name = {DType.EDGE: edge, DType.KV: kv}.get(operand.dtype, operand.dtype.value)
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def typed(spec: OpSpec, inputs: Mapping[str, Any], dtypes: tuple[str, str]) -> dict[str, Any]:
-    """Return the inputs with edge and KV operands in the device's types."""
-    out = dict(inputs)
-    for operand in spec.operands:
-        value = inputs.get(operand.name)
-        if isinstance(value, np.ndarray):
-            out[operand.name] = value.astype(numpy_type(operand, dtypes))
-    return out
-
-
-def signature(spec: OpSpec, case: Case, dtypes: tuple[str, str], precision: Precision) -> Signature:
-    """Return the signature of a case; dtypes is (edge, KV) as `Device.dtypes` returns them."""
-    return _signature(case_node(spec, case), case, case.inputs(), dtypes, precision)
-
-
 def coarsest(parts: Sequence[Part]) -> Numerics:
     """Return the coarsest numerics of a case's kernels."""
     return max((p.kernel.numerics(p.sig) for p in parts), key=COARSEST.index)
@@ -100,7 +72,7 @@ def plan_parts(
     node = case_node(spec, case)
     given = {k: v for k, v in node.operands.items() if k in inputs or _is_output(spec, k)}
     node = replace(node, operands=given)
-    sig = _signature(node, case, inputs, dtypes, precision)
+    sig = node_signature(node, case, inputs, dtypes, precision)
     refusal = _refusal(device, sig)
     if not refusal:
         return "native", [Part(node, sig, device.kernels[spec.name])]
@@ -111,7 +83,7 @@ def plan_parts(
     for primitive in spec.decompose(node, case.table):
         sub = OPS[primitive.op]
         values = {o: known[name] for o, name in primitive.operands.items() if name in known}
-        sig = _signature(primitive, case, values, dtypes, precision)
+        sig = node_signature(primitive, case, values, dtypes, precision)
         refusal = _refusal(device, sig)
         if refusal:
             refusals.append(f"{primitive.op}: {refusal}")
@@ -124,16 +96,6 @@ def plan_parts(
     if refusals:
         raise _declined(device, case, precision, list(dict.fromkeys(refusals)))
     return "composed", parts
-
-
-def empty(
-    spec: OpSpec, operand: Operand, axes: Mapping[str, int], dtypes: tuple[str, str]
-) -> Array:
-    """Return an output as it is before a call: NaN, or as an integer a pattern."""
-    dtype = numpy_type(operand, dtypes)
-    shape = spec.shape(operand.name, axes)
-    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return pattern(FILL, count).view(dtype).reshape(shape)
 
 
 class Bound:
@@ -259,27 +221,6 @@ class Bound:
         return Tensor(self.buffers[name], dtype, shape, self.lead)
 
 
-def filled(
-    spec: OpSpec, case: Case, inputs: Mapping[str, Any], dtypes: tuple[str, str]
-) -> dict[str, Array]:
-    """Return every operand but the weights before a call: inputs as given, outputs filled."""
-    out = {}
-    for operand in spec.operands:
-        value = inputs.get(operand.name)
-        if isinstance(value, StepParams):
-            out[operand.name] = value.buffer
-        elif isinstance(value, np.ndarray):
-            out[operand.name] = value
-        elif operand.role is Role.OUTPUT:
-            out[operand.name] = empty(spec, operand, case.axes, dtypes)
-    return out
-
-
-def pattern(word: int, nbytes: int) -> Array:
-    """Return bytes that repeat a 32-bit word."""
-    return np.full(-(-nbytes // 4), word, "<u4").view(np.uint8)[:nbytes]
-
-
 def note(operand: str, text: str) -> Mismatch:
     """Return a mismatch that no number describes."""
     return Mismatch(operand, (), np.nan, np.nan, 0.0, text)
@@ -301,37 +242,4 @@ def _declined(device: Device, case: Case, precision: Precision, reasons: Sequenc
         what=f"{device.name} was to run {case.id} in {precision.value}",
         evidence="; ".join(reasons),
         fix="let the plan place this op on the host, or choose other sizes",
-    )
-
-
-def _signature(
-    node: Node,
-    case: Case,
-    values: Mapping[str, Any],
-    dtypes: tuple[str, str],
-    precision: Precision,
-) -> Signature:
-    """Return what a kernel is asked about a node of a case, as a plan would ask it."""
-    spec = OPS[node.op]
-    given: list[tuple[str, str]] = []
-    formats: list[tuple[str, Format, int]] = []
-    for operand in spec.operands:
-        value = values.get(operand.name)
-        if isinstance(value, Weight):
-            formats.append((operand.name, value.format, value.group))
-        elif operand.role is not Role.PARAMS and (
-            value is not None or (operand.role is Role.OUTPUT and operand.name in node.operands)
-        ):
-            given.append((operand.name, numpy_type(operand, dtypes).name))
-    dynamic = {"T": 1, "W": 1, "L": 64 * case.axes.get("slot_pages", 0)}
-    dynamic |= {a: case.axes[a] for a in ("T", "W") if a in case.axes}
-    return Signature(
-        node.op,
-        case.table,
-        precision,
-        tuple(sorted({**dynamic, **node.axes}.items())),
-        tuple(given),
-        tuple(formats),
-        tuple(sorted(node.attrs.items())),
-        case.layout,
     )

@@ -106,11 +106,14 @@ def _refuse_unknown(what: str, name: str, known: Iterable[str]) -> None:
         return
     import difflib
 
-    near = difflib.get_close_matches(name, listed, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, listed, n=3, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
+    # there are a thousand cases: of those only the nearest
+    shown = listed if len(listed) <= 100 else near
+    told = f": {', '.join(shown)}" if shown is listed else f"; nearest: {', '.join(shown) or '-'}"
     raise BadInput(
         what=f"{what} {name!r} of the conformance suite was asked for",
-        evidence=f"there are {len(listed)} of them, none of this name",
+        evidence=f"there are {len(listed)} of them, none of this name{told}",
         fix=f"{hint}`clover-rt conformance --list` prints the cases with their op and classes",
         code="CRT-1060",
     )

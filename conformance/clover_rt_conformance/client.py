@@ -56,7 +56,7 @@ class Workers:
     timeout_s  after this long without an answer the trial counts as crashed
 
     Raises BackendUnavailable where the device cannot be opened, CRT-3090 where the worker ends
-    before it has opened it.
+    before it has opened it, CRT-3091 where the system cannot start one.
     """
 
     def __init__(
@@ -126,17 +126,30 @@ class Workers:
         )
 
     def _launch(self) -> None:
-        # closed with the worker, whose last words it holds
-        self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "clover_rt_conformance.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            bufsize=1,
-            env=os.environ | self.environment,
-        )
+        command = [sys.executable, "-m", "clover_rt_conformance.worker"]
+        with contextlib.ExitStack() as stack:
+            try:
+                # closed with the worker, whose last words it holds
+                errors = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    bufsize=1,
+                    env=os.environ | self.environment,
+                )
+            except OSError as error:
+                raise BackendUnavailable(
+                    what=f"a worker for backend {self.backend!r} was to be started",
+                    evidence=f"{' '.join(command)}: {error}",
+                    fix="free memory and processes, and check that Python can be run and that "
+                    "TMPDIR can be written to",
+                    code="CRT-3091",
+                ) from error
+            stack.pop_all()
+        self._errors: IO[str] = errors
         self._answers: queue.Queue[str] = queue.Queue()
         thread = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
         thread.start()

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from clover_rt.spec import Precision
 from clover_rt_conformance.catalog import Choice, chosen
 from clover_rt_conformance.client import Workers
-from clover_rt_conformance.report import Report, text
+from clover_rt_conformance.report import SCHEMA, Report, text
 from clover_rt_conformance.run import run_suite
 
+__all__ = ["Asked", "judge", "listing", "listing_data", "text"]
 Progress = Callable[[int, int, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A run as it was asked for; `Choice` and `Report` say what the fields mean.
-
-    json_file, junit_file  where the report goes as well; "-" for JSON alone on standard output
-    """
+    """A run as it was asked for; `Choice` and `Report` say what the fields mean."""
 
     backend: str
     device: str | None = None
@@ -36,8 +31,6 @@ class Asked:
     require: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 120.0
-    json_file: str | None = None
-    junit_file: Path | None = None
 
     @property
     def choice(self) -> Choice:
@@ -45,16 +38,33 @@ class Asked:
         return Choice(self.ops, self.cases, self.classes, precisions, self.is_full, self.require)
 
 
-def listing(asked: Asked) -> Iterator[str]:
-    """Yield one line a case: id, precision, op, classes, and the lane where it is the full one."""
+def listing(asked: Asked) -> str:
+    """Return one line a case: id, precision, op, classes, and the lane where it is the full one."""
+    lines = []
     for trial, precision in chosen(asked.choice):
         lane = "full" if trial.is_full else ""
         classes = ",".join(trial.classes)
-        yield "\t".join((trial.id, precision.value, trial.op, classes, lane)).rstrip()
+        lines.append("\t".join((trial.id, precision.value, trial.op, classes, lane)).rstrip())
+    return "\n".join(lines)
 
 
-def judge(asked: Asked, on_progress: Progress | None = None) -> int:
-    """Run the suite, print and write its report; return 0 where it passed, else 1."""
+def listing_data(asked: Asked) -> dict[str, Any]:
+    """Return the list as JSON data."""
+    cases = [
+        {
+            "id": trial.id,
+            "precision": precision.value,
+            "op": trial.op,
+            "classes": list(trial.classes),
+            "lane": "full" if trial.is_full else "usual",
+        }
+        for trial, precision in chosen(asked.choice)
+    ]
+    return {"schema": SCHEMA, "cases": cases}
+
+
+def judge(asked: Asked, on_progress: Progress | None = None) -> Report:
+    """Run the suite and return its report."""
     report = Report(asked.backend, asked.device, dict(asked.environment), seed=asked.seed)
     # a word that no case has is told before a device is opened
     chosen(asked.choice)
@@ -63,13 +73,4 @@ def judge(asked: Asked, on_progress: Progress | None = None) -> int:
         run_suite(report, runner, asked.choice, on_progress)
     finally:
         runner.close()
-    if asked.junit_file is not None:
-        report.write_junit(asked.junit_file)
-    data = json.dumps(report.to_dict(), indent=1)
-    if asked.json_file == "-":
-        print(data)
-    elif asked.json_file is not None:
-        Path(asked.json_file).write_text(data + "\n", encoding="utf-8")
-    if asked.json_file != "-":
-        sys.stdout.write(text(report) + "\n")
-    return 0 if report.passed else 1
+    return report

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clover_rt.backend import Device
+from clover_rt.plan.case_run import signature, typed
 from clover_rt.spec import Case, Mismatch, OpSpec, Precision
-from clover_rt_conformance.bound import Array, Bound, Declined, note, signature, typed
+from clover_rt_conformance.bound import Array, Bound, Declined, note
 from clover_rt_conformance.judge import Measure, expected, judge, measures, same_bits, tolerance_of
 
 __all__ = ["Declined", "Verdict", "call", "run_case", "signature", "try_case"]

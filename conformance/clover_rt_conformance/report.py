@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -127,8 +126,8 @@ class Report:
             "trials": {f"{r.id} [{r.precision}]": r.outcome.value for r in self.results},
         }
 
-    def write_junit(self, path: Path) -> None:
-        """Write the results as JUnit XML: one test a trial, what is declined or not run skipped."""
+    def junit(self) -> str:
+        """Return the results as JUnit XML: one test a trial, declined and not run ones skipped."""
         counts = self.counts
         suite = ElementTree.Element(
             "testsuite",
@@ -150,7 +149,8 @@ class Report:
                 ElementTree.SubElement(case, "failure", message=r.named).text = text
             elif not r.outcome.is_right:
                 ElementTree.SubElement(case, "skipped", message="; ".join(r.detail))
-        ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+        encoded: bytes = ElementTree.tostring(suite, "utf-8", xml_declaration=True)
+        return encoded.decode()
 
     def _about(self, r: Result) -> dict[str, Any]:
         return {

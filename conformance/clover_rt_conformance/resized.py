@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from clover_rt.plan.case_run import FILL, Array, pattern
 from clover_rt.spec import Case, OpSpec, Role, StepLayout, StepParams
-from clover_rt_conformance.bound import FILL, Array, pattern
 
 MORE = {"T": 5, "W": 3}
 

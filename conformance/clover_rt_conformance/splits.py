@@ -10,6 +10,7 @@ import numpy as np
 
 from clover_rt.backend import Device
 from clover_rt.ops.common import plain_table
+from clover_rt.plan.case_run import FILL, pattern, typed
 from clover_rt.spec import (
     Case,
     Kind,
@@ -22,7 +23,7 @@ from clover_rt.spec import (
     TableClass,
     evaluate_dim,
 )
-from clover_rt_conformance.bound import FILL, Array, Bound, note, pattern, typed
+from clover_rt_conformance.bound import Array, Bound, note
 from clover_rt_conformance.harness import Verdict
 from clover_rt_conformance.judge import (
     expected,

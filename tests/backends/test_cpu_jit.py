@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,22 @@ import pytest
 from llvmlite import ir
 
 from clover_rt.errors import CloverError
-from clover_rt.spec import Format
+from clover_rt.spec import Format, Precision
+from clover_rt_conformance.harness import call
 from clover_rt_cpu.device import CpuDevice
-from clover_rt_cpu.jit import build, isa
+from clover_rt_cpu.jit import build, isa, jit_kernels
 from clover_rt_cpu.jit.kernel import Jit
 from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.maths import exp, log, softplus
 from clover_rt_cpu.jit.product import Inner
-from clover_rt_cpu.jit.team import NativeStep, Team, captured, default_threads
+from clover_rt_cpu.jit.team import (
+    NO_QUOTA,
+    NativeStep,
+    Team,
+    captured,
+    default_threads,
+    quota,
+)
 from clover_rt_cpu.jit.values import F32V, I32
 
 SETS = isa.supported()
@@ -168,6 +177,58 @@ def test_the_number_of_threads_can_be_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert default_threads() == 5
     monkeypatch.setenv("CLOVER_RT_CPU_THREADS", "none")
     assert default_threads() <= (os.cpu_count() or 1)
+
+
+def test_a_quota_of_processors_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.max"
+    for text, count in (("150000 100000\n", 2), ("max 100000\n", NO_QUOTA), ("", NO_QUOTA)):
+        path.write_text(text)
+        assert quota(path) == count
+    assert quota(tmp_path / "none") == NO_QUOTA
+
+
+class _Unloaded:
+    """Generates code for a processor that is not there."""
+
+    def __init__(self, found: isa.Isa) -> None:
+        self.machine = build.target_machine(found)
+        self.units: dict[str, bytes] = {}
+
+    def function(self, unit: str, name: str, emit: build.Emit) -> int:
+        if unit not in self.units:
+            self.units[unit] = build.generate(self.machine, unit, emit)
+        return 1
+
+
+class _Still:
+    """A team that does nothing."""
+
+    count = 4
+
+    def run(self, table: np.ndarray) -> None:
+        assert len(table)
+
+
+def test_every_kernel_can_be_generated_for_neon() -> None:
+    found = Jit.__new__(Jit)
+    found.isa = isa.make("neon", host=False)
+    library = _Unloaded(found.isa)
+    found.library, found.team, found._tiles = library, _Still(), {}
+    memory = CpuDevice(isa="numpy")
+    memory.kernels = jit_kernels(found)
+    for name in memory.kernels:
+        spec = import_module(f"clover_rt.ops.{name}").SPEC
+        seen = set()
+        for case in spec.cases():
+            kind = tuple(case.id.split("/")[1:2])
+            if kind not in seen:
+                seen.add(kind)
+                for precision in Precision:
+                    call(memory, spec, case, precision)
+    memory.close()
+    names = {unit.split("_")[0] for unit in library.units}
+    assert {"attend", "causal", "experts", "linear", "product", "scan", "topk"} <= names
+    assert all(data[:4] == b"\x7fELF" for data in library.units.values())
 
 
 @pytest.mark.parametrize(

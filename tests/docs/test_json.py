@@ -36,7 +36,7 @@ FIELDS = documented()
 
 COMMANDS = {
     "diffusion": ["Count from 3 to 9.", "--mode", "diffusion"],
-    "ar": ["Count from 3 to 9.", "--mode", "ar", "--stop", "6"],
+    "ar": ["Count from 3 to 9.", "--mode", "ar", "--stop", "6", "--explain"],
     "self-spec": ["Count from 3 to 9.", "--mode", "self-spec"],
     "error": ["Hello", "--backend", "nothing"],
 }
@@ -63,13 +63,15 @@ def test_each_line_has_the_documented_fields_and_no_other(runs, name):
     for line in lines:
         assert set(line) == FIELDS[line["event"]], line["event"]
         assert set(line.get("stats", FIELDS["stats"])) == FIELDS["stats"]
+        plan = line.get("plan", {})
+        assert set(plan) in (set(), FIELDS["placement"])
         for denoising in line.get("passes", []):
             assert set(denoising) == FIELDS["passes"]
 
 
 def test_every_documented_event_was_seen(runs):
     seen = {line["event"] for lines in runs.values() for line in lines}
-    assert seen == set(FIELDS) - {"stats", "host_ops", "passes"}
+    assert seen == set(FIELDS) - {"stats", "placement", "host_ops", "passes"}
 
 
 def test_the_schema_number_is_the_documented_one(runs):

@@ -29,7 +29,10 @@ PLACEHOLDER = "path/to"
 # its commands build on each other: they have a test of their own
 TUTORIAL = "docs/plugins.md"
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-SOURCE = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "clover_rt").rglob("*.py"))
+PACKAGES = ("clover_rt", "backends", "conformance")
+SOURCE = "\n".join(
+    p.read_text(encoding="utf-8") for name in PACKAGES for p in (ROOT / name).rglob("*.py")
+)
 
 
 def blocks(text, language):
@@ -124,5 +127,18 @@ def test_the_test_command_of_the_readme_is_what_ci_runs():
 
 def test_every_environment_variable_is_in_the_readme():
     variables = set(re.findall(r"\bCLOVER_RT_[A-Z_]+\b", SOURCE))
-    assert variables
+    assert {"CLOVER_RT_DEBUG", "CLOVER_RT_CPU_ISA"} <= variables
     assert [v for v in sorted(variables) if f"`{v}" not in README] == []
+
+
+def test_what_builds_without_isolation_is_in_the_test_extra():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = project["optional-dependencies"]["test"]
+    names = [re.split(r"[<>=~ ]", need)[0] for need in extra]
+    # an editable build by hatchling asks for editables; the walk builds without isolation
+    assert {"hatchling", "editables"} <= set(names)
+    # another minor version may format otherwise
+    (ruff,) = [need for need in extra if need.startswith("ruff")]
+    assert ruff.startswith("ruff~=") and ruff.count(".") == 2

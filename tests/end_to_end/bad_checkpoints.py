@@ -290,10 +290,10 @@ FILES = {
         lambda f: join(f / WEIGHTS, b'{"\xff": 1}', b""), "CRT-1154", ("not UTF-8",)
     ),
     "a header that is not JSON": Bad(lambda f: join(f / WEIGHTS, b"{,}", b""), "CRT-1143", ()),
-    "ranges that overlap": Bad(header(overlapping), "CRT-1146", ("overlaps",)),
+    "ranges that overlap": Bad(header(overlapping), "CRT-1137", ("overlaps",)),
     "a range that is reversed": Bad(header(swapped), "CRT-1146", (NORM,)),
     "a range that overflows": Bad(
-        entry(NORM, data_offsets=[2**64, 2**64 + 128]), "CRT-1144", (NORM,)
+        entry(NORM, data_offsets=[2**64, 2**64 + 128]), "CRT-1134", (NORM,)
     ),
     "a range past the end": Bad(
         entry(NORM, data_offsets=[2**40, 2**40 + 256]), "CRT-1146", (NORM,)

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from clover_rt.backend import Device
-from clover_rt.model.build import Capacity, build_graph
 from clover_rt.ops import OPS
-from clover_rt.ops.kv_append import pool_rows
-from clover_rt.plan import Plan, bind
+from clover_rt.plan import Plan
 from clover_rt.plan.program import Action
 from clover_rt.plugins import open_device
 from clover_rt.spec import (
@@ -21,19 +19,16 @@ from clover_rt.spec import (
     Picks,
     Role,
     Segment,
-    StepLayout,
     StepParams,
-    Tier,
     Wanted,
     evaluate_dim,
 )
-from clover_rt.weights import Checkpoint, load_weights
-from tests.golden import arrays, checkpoint, runs
-from tests.toy import ToyDevice
+from tests.end_to_end.plans import plan_of
+from tests.golden import checkpoint
+from tests.toy import PRIMITIVES, ToyDevice
 
-SLOTS, CONTEXT, DRAFT = 3, 256, 32
+SLOTS, CONTEXT = 3, 256
 TOP = 64
-PRIMITIVES = tuple(name for name, spec in OPS.items() if spec.tier is Tier.PRIMITIVE)
 
 
 def toy() -> Device:
@@ -57,19 +52,7 @@ DEVICES: dict[str, Callable[[], Device]] = {"toy": toy, "cpu": cpu}
 
 def open_plan(name: str, device: Device) -> Plan:
     """Return a plan of a golden checkpoint on a device alone, in `exact`."""
-    opened = Checkpoint.open(checkpoint(name))
-    layout = StepLayout()
-    pages = SLOTS * CONTEXT // 64
-    capacity = Capacity(SLOTS, CONTEXT, pages, DRAFT, layout)
-    graph = build_graph(opened.config, load_weights(opened), capacity)
-    return bind(graph, device, None, layout=layout, context=CONTEXT)
-
-
-def prompt_ids(name: str, prompt: str) -> tuple[int, ...]:
-    """Return the ids of a golden prompt."""
-    if name == "qwen35moe_tiny":
-        return tuple(arrays(name)[f"{prompt}.ids"].tolist())
-    return tuple(runs(name)["prompts"][prompt])
+    return plan_of(checkpoint(name), device, SLOTS, CONTEXT)
 
 
 def one_segment(
@@ -194,27 +177,6 @@ def hidden_rows(plan: Plan, values: dict[str, Any]) -> Any:
     """Return the residual stream before the first layer and after each, [layers + 1, T, D]."""
     layers = [n.name for n in plan.graph.nodes if n.op == "moe"]
     return np.stack([values[name] for name in ("embed", *layers)])
-
-
-def read_state(plan: Plan, slot: int, length: int) -> dict[int, dict[str, Any]]:
-    """Return layer -> conv and S, or k and v [length, kv heads, head_dim], of a slot."""
-    out: dict[int, dict[str, Any]] = {}
-    for node in plan.graph.nodes:
-        if node.op not in ("gdn", "attention"):
-            continue
-        prefix, layer = node.name.rsplit(".", 1)[0], int(node.name.split(".")[1])
-        if node.op == "gdn":
-            out[layer] = {
-                "conv": plan.state(f"{prefix}.ring")[slot],
-                "S": plan.state(f"{prefix}.S")[slot],
-            }
-            continue
-        places = pool_rows(plan.state("page_table"), slot, 0, length)
-        heads = (length, node.axes["G"], node.axes["K"])
-        out[layer] = {
-            x: plan.state(f"{prefix}.{x}_pool")[places].reshape(heads) for x in ("k", "v")
-        }
-    return out
 
 
 def state_bytes(plan: Plan) -> dict[str, bytes]:

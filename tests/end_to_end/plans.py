@@ -7,17 +7,15 @@ from typing import Any
 
 from clover_rt.backend import Device
 from clover_rt.model.build import Capacity, build_graph
-from clover_rt.ops import OPS
 from clover_rt.ops.kv_append import pool_rows
 from clover_rt.plan import Plan, bind
 from clover_rt.plugins import open_device
 from clover_rt.spec import PAGE_ROWS, Precision, StepLayout
 from clover_rt.weights import Checkpoint, load_weights
 from tests.golden import checkpoint
-from tests.toy import ToyDevice
+from tests.toy import PRIMITIVES, ToyDevice
 
 CONTEXT = 1024
-PRIMITIVES = [name for name, spec in OPS.items() if spec.reference is not None]
 
 
 def plan_of(

@@ -62,7 +62,7 @@ def test_a_stop_string_keeps_the_statistics():
     assert (end["text"], end["finish_reason"]) == ("3, 4, 5, ", "stop")
     stats = end["stats"]
     assert (stats["stop_string"], stats["mode"]) == ("6", "ar")
-    assert stats["passes"] == stats["tokens"] == len(end["tokens"])
+    assert stats["passes"] + stats["prefill_tokens"] == stats["tokens"] == len(end["tokens"])
     assert stats["ms_per_pass"] > 0
 
 
@@ -131,6 +131,39 @@ def test_a_full_disk_is_told_as_one():
     assert done.returncode == 2
     assert done.stderr.startswith("CRT-1025")
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_behind_stderr_is_not_a_verdict_of_conformance():
+    with open("/dev/full", "w") as full:
+        done = run("run", "Hello", capture_output=False, stdout=subprocess.PIPE, stderr=full)
+    assert done.returncode == 2
+    assert done.stdout == GREETING + "\n"
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], []], ids=str)
+def test_a_full_disk_behind_help_is_told(argv):
+    with open("/dev/full", "w") as full:
+        done = run(*argv, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.startswith("CRT-1025")
+    assert done.stderr.count("\n") == 3
+
+
+def test_the_package_runs_as_a_module():
+    argv = [sys.executable, "-m", "clover_rt", "version", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["schema"] == 1
+    done = subprocess.run([sys.executable, "-m", "clover_rt"], capture_output=True, text=True)
+    assert done.stdout.startswith("usage: clover-rt ")
+
+
+@pytest.mark.parametrize("argv", [["ops"], ["ops", "linear"], ["ops", "--json"]], ids=" ".join)
+def test_operations_are_listed_where_python_drops_docstrings(argv):
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", CODE, *argv], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "linear" in done.stdout
 
 
 @pytest.mark.parametrize("argv", [["info"], ["ops"], ["ops", "linear"], ["version"], ["backends"]])

@@ -52,9 +52,7 @@ def commit(plan: Plan, slot: int, ids: tuple[int, ...], position: int) -> Picks:
 def committed(plan: Plan, slot: int, chunk: int = LENGTH) -> dict[str, Any]:
     """Commit the prompt in chunks; return the picks of every row and the state."""
     start(plan, slot)
-    found = [
-        commit(plan, slot, PROMPT[at : at + chunk], at) for at in range(0, LENGTH, chunk)
-    ]
+    found = [commit(plan, slot, PROMPT[at : at + chunk], at) for at in range(0, LENGTH, chunk)]
     return {"picks": merged(found), "state": plan_state(plan, slot, LENGTH)}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from clover_rt.plan import Plan
 from clover_rt.spec import Kind
+from clover_rt_conformance.models.golden import prompt_ids
 from tests.end_to_end.golden_model import (
     DEVICES,
     all_logits,
@@ -18,13 +19,12 @@ from tests.end_to_end.golden_model import (
     hidden_rows,
     one_segment,
     open_plan,
-    prompt_ids,
-    read_state,
     side_by_side,
     state_bytes,
     trace,
     without_layer_ops,
 )
+from tests.end_to_end.plans import plan_state
 from tests.golden import PROMPTS, arrays, assert_close, runs
 
 # the golden README's bounds of logits, which go up to 14
@@ -71,7 +71,7 @@ def assert_share(got: Any, want: Any, bound: float, what: str) -> None:
 
 def assert_state(plan: Plan, slot: int, length: int, key: str, name: str = "clover_tiny") -> None:
     want = arrays(name)
-    state = read_state(plan, slot, length)
+    state = plan_state(plan, slot, length)
     assert sorted(state) == [0, 1, 2, 3]
     for layer, parts in state.items():
         for part, got in parts.items():

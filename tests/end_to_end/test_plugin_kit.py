@@ -216,10 +216,51 @@ def test_a_name_that_makes_a_package_is_taken(name):
     check_name(name)
 
 
-def test_the_name_of_an_installed_plugin_is_refused(tmp_path, monkeypatch, capsys):
+LOUD = """
+import os
+
+def shout():
+    print("printed by the plugin")
+    os.write(1, b"written by the plugin\\n")
+
+shout()
+"""
+
+
+def test_what_a_plugin_prints_leaves_the_json_whole(installed):
+    opens = "shout(); from clover_rt_cpu.device import CpuDevice; return CpuDevice()"
+    source = LOUD + plugin("loud", probe=f"shout(); {USABLE}", open=opens)
+    environ = installed({"loud": source})
+    for argv in (["backends"], ["run", "Hello", "--backend", "loud", "--mode", "ar"], ["fit"]):
+        more = ["--backend", "loud"] if argv == ["fit"] else []
+        done = clover_rt(environ, *argv, *more, "--json")
+        assert done.returncode == 0, done.stderr
+        if argv[0] == "run":
+            assert all(json.loads(line) for line in done.stdout.splitlines())
+        else:
+            assert json.loads(done.stdout)
+        assert "printed by the plugin" in done.stderr
+        assert "written by the plugin" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["conformance", "cpu", "cuda", "rocm", "opencl", "vulkan"])
+def test_a_name_that_clover_rt_keeps_for_itself_is_refused(name):
+    with pytest.raises(BadInput, match="CRT-1058") as caught:
+        check_name(name)
+    assert name in caught.value.what
+
+
+def test_a_folder_with_a_space_is_quoted_in_what_to_do_next(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["new-backend", "cpu"]) == 2
-    assert capsys.readouterr().err.startswith("CRT-1051")
+    assert main(["new-backend", "my_card", "my card"]) == 0
+    assert "\n  cd 'my card'\n" in capsys.readouterr().out
+
+
+def test_the_name_of_an_installed_plugin_is_refused(tmp_path, capsys):
+    assert main(["new-backend", "cpu", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("CRT-1058")
+    with pytest.raises(BadInput, match="CRT-1051"):
+        check_name("my_card", taken={"my_card"})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from clover_rt.ops import confidence_topk
 from clover_rt.ops.common import random_rows, random_weight, table
+from clover_rt.ops.confidence_topk import Ranked
 from clover_rt.ops.controls import apply_controls, pack_mask, ramp, unpack_mask
 from clover_rt.spec import (
     Case,
     Controls,
     Kind,
     Pass,
-    Picks,
     Segment,
     StepLayout,
     StepParams,
@@ -175,10 +175,15 @@ CASE = Case("confidence_topk/judged", "confidence_topk", {}, lambda rng: {})
 F32 = next(iter(confidence_topk.SPEC.tolerance.values()))
 
 
-def picks(ids, logits, finite=True):
-    ids, logits = np.array([ids], np.int32), np.array([logits], np.float64)
-    one = np.ones(1)
-    return {"picks": Picks(finite, ids, logits, one, one, one)}
+def picks(ids, logits, finite=True, others=(), rows=1):
+    """Return the picks of equal rows; ids that are not picked have the logits `others`."""
+    every = np.full(len(ids) + len(others), -9.0)
+    unpicked = [i for i in range(len(every)) if i not in ids]
+    every[unpicked[: len(others)]] = others
+    every[ids] = logits
+    one = np.ones(rows)
+    ids, logits = np.array([ids] * rows, np.int32), np.array([logits] * rows, np.float64)
+    return {"picks": Ranked(finite, ids, logits, one, one, one, np.array([every] * rows))}
 
 
 def judge(got, want):
@@ -191,13 +196,39 @@ def test_ids_may_swap_only_where_their_logits_are_as_good_as_equal():
     assert judge(picks([2, 1, 0], far), picks([1, 2, 0], far)) == ["picks.ids", "picks.ids"]
 
 
+def test_the_last_candidate_may_lose_to_an_id_that_is_as_good_in_every_row():
+    want = picks([0, 1], [5.0, 3.0], others=[3.0 - 1e-5, 2.0], rows=16)
+    assert judge(picks([0, 2], [5.0, 3.0], others=[0.0, 0.0], rows=16), want) == []
+    wrong = judge(picks([0, 3], [5.0, 3.0], others=[0.0, 0.0], rows=16), want)
+    assert wrong == ["picks.ids"] * 16
+
+
+def test_an_id_that_is_far_off_is_wrong_whatever_its_logit_is_said_to_be():
+    want = picks([0, 1], [5.0, 3.0], others=[2.0])
+    assert judge(picks([0, 2], [5.0, 3.0], others=[0.0]), want) == ["picks.ids"]
+
+
+@pytest.mark.parametrize("id", [-1, 3])
+def test_an_id_outside_of_the_vocabulary_is_wrong(id):
+    want = picks([0, 1], [5.0, 3.0], others=[3.0])
+    got = picks([0, 1], [5.0, 3.0])
+    got["picks"].ids[0, 1] = id
+    assert judge(got, want) == ["picks.ids"]
+
+
+def test_equal_logits_go_to_the_lowest_ids_in_order():
+    want = picks([0, 1], [5.0, 5.0], others=[5.0])
+    for ids in ([1, 0], [0, 2]):
+        assert set(judge(picks(ids, [5.0, 5.0], others=[0.0]), want)) == {"picks.ids"}
+
+
 def test_an_id_that_occurs_twice_is_wrong_even_in_a_tie():
     equal = [5.0, 5.0 - 1e-5, 1.0]
     assert "picks.ids" in judge(picks([1, 1, 0], equal), picks([1, 2, 0], equal))
 
 
 def test_a_wrong_flag_is_wrong_and_a_failed_pass_is_not_compared_further():
-    good, failed = picks([0], [1.0]), picks([5], [9.0], finite=False)
+    good, failed = picks([0], [1.0]), picks([0], [9.0], finite=False)
     assert judge(good, failed) == ["picks.finite"]
     assert judge(failed, good) == ["picks.finite"]
-    assert judge(picks([3], [2.0], finite=False), failed) == []
+    assert judge(picks([0], [2.0], finite=False), failed) == []

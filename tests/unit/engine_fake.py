@@ -37,7 +37,11 @@ def _noise(*key: int) -> np.ndarray:
 
 
 class FakeRunner:
-    """Runs passes over id tuples. `bad(segment)` makes a pass with that segment non-finite."""
+    """Runs passes over id tuples.
+
+    bad      says of a segment and its ids whether a pass with it is not finite
+    broken   raises in a pass, after the state of the first segment's slot has moved
+    """
 
     row_invariant = True
     vocab_size = VOCAB
@@ -51,6 +55,7 @@ class FakeRunner:
         classes: frozenset[TableClass] = frozenset(TableClass),
         layout: StepLayout | None = None,
         bad: Callable[[Segment, tuple[int, ...]], bool] | None = None,
+        broken: Callable[[Pass], None] | None = None,
     ) -> None:
         self.key, self.slots, self.context, self.classes = key, slots, context, classes
         self.layout = layout or StepLayout(
@@ -65,6 +70,7 @@ class FakeRunner:
         self.counts = np.zeros((slots, VOCAB), np.int32)
         self.suppressed = np.zeros((slots, VOCAB), bool)
         self.bad = bad or (lambda segment, ids: False)
+        self.broken = broken or (lambda work: None)
         self.passes: list[Pass] = []
         self.explained: list[Pass] = []
         self.sharpness = 1.0
@@ -105,12 +111,15 @@ class FakeRunner:
             self.table[slot, index] = page
         for slot, token, amount in work.count_deltas:
             self.counts[slot, token] += amount
+        if not work.segments:
+            self.broken(work)
         logits, finite = {}, True
         for s in work.segments:
             tokens = work.tokens[s.row0 : s.row0 + s.rows]
             finite &= not self.bad(s, tokens)
             for i, row in enumerate(self._segment(s, tokens)):
                 logits[s.row0 + i] = (s, row)
+            self.broken(work)
         picks = [self._pick(w, work, *logits[w.row], top) for w in work.wanted]
         columns = list(zip(*picks, strict=True)) if picks else [[]] * 5
         return Picks(

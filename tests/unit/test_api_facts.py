@@ -78,6 +78,12 @@ def test_an_unknown_model_name_comes_with_the_list_and_the_nearest():
     assert "did you mean 'clover-proto'?" in caught.value.fix
 
 
+def test_an_empty_path_is_not_the_current_folder(monkeypatch):
+    monkeypatch.chdir(builtin.path())
+    with pytest.raises(BadInput, match="CRT-1014"):
+        describe("")
+
+
 def test_a_path_that_is_not_there_is_told_as_a_path(tmp_path):
     with pytest.raises(BadCheckpoint, match="CRT-1101"):
         load(tmp_path / "nothing")

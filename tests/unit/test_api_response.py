@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
+import clover_rt
 from clover_rt import builtin
 from clover_rt.api.response import Response, TextEvent
 from clover_rt.engine import BlockEvent, EndEvent, TokensEvent
 from clover_rt.text import Stream, Tokenizer
 
-STATS = {"tokens": 0, "passes": 2, "blocks": 1}
+STATS = {
+    "tokens": 0,
+    "prefill_tokens": 1,
+    "passes": 2,
+    "blocks": 1,
+    "decode_ms": 10.0,
+}
 EOS = 1020
 
 
@@ -79,7 +88,10 @@ def test_a_stop_string_ends_the_run_and_keeps_the_statistics(tokenizer, size):
     assert end.stats["stop_string"] == "3, 4"
     assert tokenizer.decode(end.tokens) == "count 1, 2, 3, 4"
     assert end.stats["tokens"] == len(end.tokens)
-    assert end.stats["tokens_per_pass"] == len(end.tokens) / 2
+    # one of the tokens came from the prefill
+    assert end.stats["tokens_per_pass"] == (len(end.tokens) - 1) / 2
+    assert end.stats["ms_per_pass"] == 5
+    assert end.stats["tokens_per_s"] == 1000 * (len(end.tokens) - 1) / 10
     assert end.stats["blocks"] == 1
     assert end.stats["mode"] == "ar"
 
@@ -114,3 +126,15 @@ def test_leaving_the_context_closes_the_run(tokenizer):
     with Response(run, Stream(tokenizer), {}) as response:
         next(response)
     assert run.closed
+
+
+def test_a_response_that_is_left_by_break_frees_its_slot():
+    with clover_rt.load(context=128, slots=2) as model:
+        gc.disable()
+        try:
+            for _ in range(3):
+                for _ in model.generate("Hello", max_new_tokens=40):
+                    break
+            assert model.engine.store.slots.free == 2
+        finally:
+            gc.enable()

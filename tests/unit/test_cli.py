@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import clover_rt.api as api
-from clover_rt.api import EndEvent, PrefillEvent, TextEvent
+from clover_rt.api import EndEvent, PrefillEvent, TextEvent, TokensEvent
 from clover_rt.backend import DeviceInfo
 from clover_rt.cli import COMMANDS, main
 from clover_rt.engine import Fixed, PassEvent
@@ -29,7 +29,7 @@ STATS = {
     "blocks": 2,
     "tokens_per_pass": 4.0,
     "ms_per_pass": 10.0,
-    "decode_ms": 40.0,
+    "tokens_per_s": 300.0,
     "ops": 9,
     "native_ops": 9,
     "host_ops": [],
@@ -79,6 +79,7 @@ class Model:
         self.source = SimpleNamespace(
             modes=("diffusion",),
             generation=SimpleNamespace(greedy=True),
+            tokenizer="a tokenizer",
             checkpoint=SimpleNamespace(warnings=()),
         )
         self.events = events
@@ -107,6 +108,9 @@ class Model:
 
     def explain(self):
         return "the plan"
+
+    def report(self):
+        return {"nodes": 9}
 
     def profile(self):
         return "the profile"
@@ -156,19 +160,16 @@ def test_run_passes_every_flag_on(model):
     assert model.asked == {
         "prompt": "Hi",
         "mode": "diffusion",
-        "raw": False,
         "system": "S",
         "think": False,
         "max_new_tokens": 9,
         "threshold": 0.5,
         "block_size": 16,
-        "accept": None,
-        "draft_width": None,
         "temperature": 0.7,
         "top_k": 3,
         "top_p": 0.9,
         "seed": 7,
-        "stop": ("A", "B"),
+        "stop": ["A", "B"],
         "controls": False,
     }
 
@@ -177,7 +178,8 @@ def test_self_spec_flags_are_passed_on(model):
     flags = ["--mode", "self-spec", "--accept", "typical", "--draft-width", "8", "--raw"]
     assert main(["run", "Hi", *flags]) == 0
     assert (model.asked["accept"], model.asked["draft_width"]) == ("typical", 8)
-    assert (model.asked["raw"], model.asked["think"]) == (True, None)
+    assert model.asked["raw"] is True
+    assert "think" not in model.asked
 
 
 @pytest.mark.parametrize(
@@ -451,13 +453,41 @@ def test_warnings_of_the_checkpoint_go_to_stderr(model, capsys):
     assert capsys.readouterr() == ("Hello\n", "warning: a tensor is twice there\n")
 
 
+def fallback(op, steps, reason, how="host"):
+    return {"op": op, "steps": steps, "how": how, "reason": reason}
+
+
 def test_the_summary_tells_each_fallback_with_its_reason(model, capsys):
-    host = [{"op": "attend", "steps": 4, "how": "host", "reason": "K=256 exceeds 128"}]
-    model.events = [end(native_ops=5, host_ops=host)]
+    model.events = [end(native_ops=5, host_ops=[fallback("attend", 4, "K=256 exceeds 128")])]
     assert main(["run", "Hi"]) == 0
     assert capsys.readouterr().err.endswith(
-        " · native ops 5 of 9 · on the host: 4 x attend (K=256 exceeds 128)\n"
+        " · native ops 5 of 9 · on the host: attend (K=256 exceeds 128)\n"
     )
+
+
+def test_the_summary_groups_fallbacks_by_reason_and_stays_short(model, capsys):
+    ops = [fallback(f"operation_{i}", 4, "the backend has no kernel for it") for i in range(20)]
+    ops += [fallback("attend", 2, f"K={i} " + "exceeds " * 40, "reference") for i in range(9)]
+    model.events = [end(native_ops=0, host_ops=ops)]
+    assert main(["run", "Hi"]) == 0
+    line = capsys.readouterr().err
+    assert line.count("the backend has no kernel for it") == 1
+    assert "operation_0, operation_1, operation_2 and 17 more (the backend" in line
+    assert "run --explain tells all" in line
+    assert len(line) < 600
+
+
+def test_the_summary_counts_one_token_as_one(model, capsys):
+    model.events = [end(tokens=1)]
+    assert main(["run", "Hi"]) == 0
+    assert " · 1 token · " in capsys.readouterr().err
+
+
+def test_ids_are_printed_where_there_is_no_tokenizer(model, capsys):
+    model.source.tokenizer = None
+    model.events = [TokensEvent((7, 8), (1.0, 1.0)), TokensEvent((9,), (1.0,)), end()]
+    assert main(["run", "--prompt-ids", "5", "-q"]) == 0
+    assert capsys.readouterr().out == "7,8,9\n"
 
 
 def test_explain_and_profile_go_to_stderr(model, capsys):
@@ -471,6 +501,43 @@ def test_explain_without_a_prompt_prints_only_the_plan(model, capsys):
     assert main(["run", "--explain"]) == 0
     assert capsys.readouterr() == ("", "the plan\n")
     assert model.asked is None
+
+
+def test_explain_with_json_is_a_line(model, capsys):
+    assert main(["run", "--explain", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {"event": "plan", "schema": 1, "plan": {"nodes": 9}}
+    assert main(["run", "Hi", "--explain", "--json"]) == 0
+    lines = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["start", "plan", "text", "text", "end"]
+
+
+@pytest.mark.parametrize("how", ["print", "descriptor", "child"])
+def test_what_a_backend_prints_does_not_reach_the_output(model, capfd, how):
+    def noise():
+        if how == "print":
+            print("noise")
+        elif how == "descriptor":
+            os.write(1, b"noise\n")
+        else:
+            subprocess.run(["echo", "noise"], check=True)
+
+    model.events = [noise, TextEvent("Hello"), noise, end()]
+    assert main(["run", "Hi", "--json", "-q"]) == 0
+    out, err = capfd.readouterr()
+    assert [json.loads(line)["event"] for line in out.splitlines()] == ["start", "text", "end"]
+    assert err == "noise\nnoise\n"
+    print("after")
+    assert capfd.readouterr().out == "after\n"
+
+
+def test_a_full_disk_of_debug_blocks_names_the_file(model, capsys):
+    model.events = [PASSES[0], end()]
+    assert main(["run", "Hi", "--debug-blocks", "/dev/full"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("CRT-1027")
+    assert "/dev/full" in err
+    assert "No space left" in err
 
 
 ROWS = [

@@ -144,6 +144,52 @@ def test_software_devices_run_only_by_name(command):
     assert code == 0 and json.loads(out)["device"]["id"] == "whole"
 
 
+@pytest.mark.parametrize("flag", ["--json", "--junit"])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(command, flag):
+    # the device cannot be opened either: the file is looked at first
+    code, out, err = command("--device", "breaks", "--case", CASE, flag, "/nowhere/report")
+    assert (code, out) == (2, "")
+    assert f"CRT-1090: {flag} /nowhere/report was given" in err
+    assert "No such file or directory" in err
+
+
+def test_looking_at_a_file_leaves_it_as_it_was(command, tmp_path):
+    (tmp_path / "old.json").write_text("old")
+    files = ("--json", "old.json", "--junit", "new.xml")
+    assert command("--device", "breaks", "--case", CASE, *files)[0] == 3
+    assert (tmp_path / "old.json").read_text() == "old"
+    assert not (tmp_path / "new.xml").exists()
+
+
+def test_the_list_can_be_json_in_a_file_or_on_standard_output(command, tmp_path):
+    words = ("--list", "--case", CASE, "--precision", "exact", "--json")
+    rows = [{"id": CASE, "precision": "exact", "op": "rope", "classes": ["K-04"], "lane": "usual"}]
+    code, out, _ = command(*words, "-")
+    assert code == 0 and json.loads(out) == {"schema": 1, "cases": rows}
+    code, out, _ = command(*words, "list.json")
+    assert (code, out) == (0, f"{CASE}\texact\trope\tK-04\n")
+    assert json.loads((tmp_path / "list.json").read_text())["cases"] == rows
+
+
+def test_a_list_has_no_results_to_write_as_junit(command, tmp_path):
+    code, out, err = command("--list", "--junit", "report.xml")
+    assert (code, out) == (2, "") and "CRT-1061" in err
+    assert not (tmp_path / "report.xml").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        (("--op", "zzz"), "rms_norm, rope, router_topk"),
+        (("--class", "zzz"), "K-01, K-02, K-03"),
+        (("--case", "rope/H=4,K=32,r=4/comit7"), CASE),
+    ],
+)
+def test_a_refusal_names_what_there_is(command, words, known):
+    err = command(*words)[2]
+    assert known in err.split("found: ")[1].split("fix: ")[0]
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from clover_rt.backend import Tensor, Usage
-from clover_rt.errors import BadInput
+from clover_rt.errors import BackendUnavailable, BadInput
 from clover_rt.ops import HOT, OPS
+from clover_rt.plan.case_run import typed
 from clover_rt.spec import Precision, StepLayout
 from clover_rt_conformance.bench import Bench
-from clover_rt_conformance.bound import Bound, typed
+from clover_rt_conformance.bound import Bound
 from clover_rt_conformance.catalog import Choice, catalog, chosen, digest
 from clover_rt_conformance.classes import CLASSES
-from clover_rt_conformance.client import Inline
+from clover_rt_conformance.client import Inline, Workers
 from clover_rt_conformance.device_trials import misplaced
 from clover_rt_conformance.harness import run_case, signature, try_case
 from clover_rt_conformance.reference_device import ReferenceDevice
@@ -61,6 +62,13 @@ def test_choosing_is_by_op_case_pattern_class_and_precision():
     with pytest.raises(BadInput, match="did you mean 'rope'") as caught:
         chosen(Choice(ops=("roep",)))
     assert caught.value.code == "CRT-1060"
+
+
+def test_a_worker_that_cannot_be_started_is_an_error_of_its_own(monkeypatch):
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(BackendUnavailable, match="/nowhere/python") as caught:
+        Workers("cpu")
+    assert caught.value.code == "CRT-3091"
 
 
 def test_a_trial_of_the_full_lane_waits_unless_it_is_named():

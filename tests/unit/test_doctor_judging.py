@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from clover_rt.doctor.amd import gfx_target
 from clover_rt.doctor.findings import CODES
 from clover_rt.doctor.frameworks import runs
 from clover_rt.doctor.gpus import INTEGRATED
-from clover_rt.doctor.host import ABSENT, CRASHED, DONE, TIMED_OUT, Host, Ran
+from clover_rt.doctor.host import ABSENT, CRASHED, DONE, TIMED_OUT, UNSTARTED, Host, Ran
 from clover_rt.doctor.kernels import check, check_op, copy_problem
 from clover_rt.doctor.overrides import gfx_of, visible
 from clover_rt.doctor.report import PROBES
@@ -71,9 +72,7 @@ def test_a_copy_that_changes_bytes_is_wrong_numbers(tmp_path):
     assert (codes(report), report["exit_code"]) == (["CRT-5801"], 2)
 
 
-@pytest.mark.parametrize(
-    "end", [Ran(CRASHED, -11), Ran(TIMED_OUT, seconds=180), Ran(ABSENT), Ran(DONE, 1)]
-)
+@pytest.mark.parametrize("end", [Ran(CRASHED, -11), Ran(TIMED_OUT, seconds=180), Ran(DONE, 1)])
 def test_kernels_that_end_badly_are_a_finding(end, tmp_path):
     report = examine(Machine(children={"kernels": end}).host(tmp_path))
     assert codes(report) == ["CRT-5802"]
@@ -82,9 +81,28 @@ def test_kernels_that_end_badly_are_a_finding(end, tmp_path):
 
 
 def test_a_device_without_any_case_has_not_passed(tmp_path):
-    none = {**KERNELS, "ops": []}
+    none = {**KERNELS, "ops": [{"op": "linear", "right": 0, "refused": ["a: no"], "wrong": []}]}
     report = examine(Machine(children={"kernels": none}).host(tmp_path))
     assert (codes(report), report["exit_code"]) == (["CRT-5802"], 2)
+
+
+@pytest.mark.parametrize("state", [ABSENT, UNSTARTED])
+def test_children_that_cannot_be_started_blame_no_driver_and_no_device(state, tmp_path):
+    torch = Machine(packages={"torch": "2.9.0"})
+    host = (amd() + torch).host(tmp_path)
+    end = Ran(state, err="python3: Resource temporarily unavailable")
+    report = examine(replace(host, child=lambda *args: end))
+    assert (codes(report), report["exit_code"]) == (["CRT-5003"], 2)
+    assert "python3: Resource temporarily unavailable" in report["findings"][0]["evidence"]
+    assert report["verdict"].startswith("no backend could be tried")
+
+
+def test_a_backend_without_kernels_is_usable_and_said_to_run_on_the_host(tmp_path):
+    names = [name for name, spec in OPS.items() if spec.reference is not None]
+    bare = {**KERNELS, "ops": [], "declined": names}
+    report = examine(Machine(children={"kernels": bare}).host(tmp_path))
+    assert (codes(report), report["exit_code"]) == (["CRT-5806"], 0)
+    assert report["findings"][0]["severity"] == "info"
 
 
 def test_a_missing_hot_operation_is_a_warning(tmp_path):
@@ -282,9 +300,28 @@ def test_the_ends_of_a_program_are_told_apart():
     run = Host.here().run
     env = {"PATH": "/usr/bin:/bin"}
     assert run(["/nowhere/tool"], env, 5).state == ABSENT
+    denied = run(["/etc/passwd"], env, 5)
+    assert denied.how == "cannot be started: /etc/passwd: Permission denied"
     assert run(["sh", "-c", "exit 3"], env, 5).how == "exit code 3"
     crash = run(["sh", "-c", "kill -SEGV $$"], env, 5)
     assert crash.state == CRASHED and "SIGSEGV" in crash.how
+
+
+def test_a_home_that_may_not_be_searched_is_one_that_cannot_be_written_to(monkeypatch, tmp_path):
+    honest, home = os.stat, str(tmp_path)
+
+    def stat(path, *args, **kwargs):
+        if str(path).startswith(f"{home}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return honest(path, *args, **kwargs)
+
+    # root may search every folder, so that a closed one has to be made up
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != home)
+    here = Host.here()
+    assert not here.writable(f"{home}/.cache/kernels")
+    assert not here.exists(f"{home}/driver.so")
+    assert here.disk(f"{home}/.cache/kernels")[0] == here.disk(home)[0] > 0
 
 
 def test_every_code_is_in_the_table_once_with_its_own_words():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import islice
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +40,7 @@ def test_a_cancelled_run_ends_within_one_pass_with_a_prefix_of_its_tokens(reques
 
 def whole_times(end: EndEvent, whole: EndEvent) -> EndEvent:
     """Return the uncancelled end with the other run's times."""
-    times = {k: end.stats[k] for k in ("prefill_ms", "decode_ms", "ms_per_pass")}
+    times = {k: end.stats[k] for k in ("prefill_ms", "decode_ms", "ms_per_pass", "tokens_per_s")}
     return EndEvent(whole.tokens, whole.finish_reason, {**whole.stats, **times}, whole.text)
 
 
@@ -49,7 +51,7 @@ def test_a_cancelled_run_keeps_its_statistics():
             running.cancel()
     assert isinstance(event, EndEvent)
     assert (event.finish_reason, len(event.tokens)) == ("cancelled", 1)
-    assert (event.stats["passes"], event.stats["prompt_tokens"]) == (1, 3)
+    assert (event.stats["passes"], event.stats["prompt_tokens"]) == (0, 3)
     assert event.stats["prefill_ms"] > 0
 
 
@@ -69,3 +71,43 @@ def test_closing_ends_without_an_event():
     running.close()
     assert list(running) == []
     assert is_idle(engine)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_generation_that_is_dropped_frees_what_it_holds(mode):
+    engine = engine_of(FakeRunner(1, slots=2))
+    gc.disable()
+    try:
+        # more of them than slots: each must be free before the next begins
+        for _ in range(5):
+            for event in engine.generate(Request((3, 4, 5), mode, 20)):
+                if isinstance(event, TokensEvent):
+                    break
+            assert is_idle(engine)
+    finally:
+        gc.enable()
+
+
+def test_a_kept_sequence_is_idle_again_once_its_generation_is_dropped():
+    engine = engine_of(FakeRunner(1))
+    sequence = engine.open()
+    gc.disable()
+    try:
+        for _ in engine.generate(Request((3, 4, 5), Mode.AR, 20), sequence):
+            break
+        assert not sequence.busy
+    finally:
+        gc.enable()
+    sequence.close()
+    assert is_idle(engine)
+
+
+def test_requests_side_by_side_that_are_dropped_free_what_they_hold():
+    engine = engine_of(FakeRunner(1))
+    gc.disable()
+    try:
+        for _ in engine.run_many([Request((3, 4, 5), Mode.AR, 20)] * 2):
+            break
+        assert is_idle(engine)
+    finally:
+        gc.enable()

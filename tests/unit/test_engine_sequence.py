@@ -164,13 +164,47 @@ def test_a_causal_mode_needs_one_prompt_token_that_is_not_committed():
     assert len(list(engine.generate(Request((3, 4), max_tokens=5), sequence))[-1].tokens) <= 5
 
 
-def test_masks_and_lengths_beyond_the_context_are_not_committed():
+@pytest.mark.parametrize("mode", Mode)
+def test_a_running_sequence_takes_no_commit_snapshot_or_advance(mode):
+    request = Request((3, 4, 5), mode, 20)
+    alone = list(engine_of(FakeRunner(6)).generate(request))[-1].tokens
+    engine = engine_of(FakeRunner(6))
+    sequence = engine.open()
+    tried, events = 0, []
+    for event in engine.generate(request, sequence):
+        events.append(event)
+        for use in (
+            lambda: engine.commit(sequence, (5, 6, 7)),
+            sequence.snapshot,
+            lambda: sequence.advance(0),
+        ):
+            if sequence.busy:
+                tried += 1
+                with pytest.raises(StaleState, match="CRT-4109"):
+                    use()
+    assert tried
+    assert events[-1].tokens == alone
+    engine.commit(sequence, (5, 6, 7))
+    sequence.snapshot()
+
+
+@pytest.mark.parametrize(
+    "ids, code, found",
+    [
+        ((3, MASK), "CRT-1047", "ids[1]=20 is the mask"),
+        ((99,), "CRT-1047", "ids[0]=99; ids go from 0 to 25"),
+        ((3, 4, -1), "CRT-1047", "ids[2]=-1; ids go from 0 to 25"),
+        ((3,) * 64, "CRT-1059", "1 committed and 64 more are 65; the context is 64"),
+    ],
+)
+def test_masks_and_lengths_beyond_the_context_are_not_committed(ids, code, found):
     engine = engine_of(FakeRunner(context=64))
     sequence = engine.open()
-    for ids in ((MASK,), (99,), (-1,), (3,) * 65):
-        with pytest.raises(BadInput, match="CRT-1047"):
-            engine.commit(sequence, ids)
-    engine.commit(sequence, (3,) * 64)
+    engine.commit(sequence, (3,))
+    with pytest.raises(BadInput) as caught:
+        engine.commit(sequence, ids)
+    assert (caught.value.code, caught.value.evidence) == (code, found)
+    engine.commit(sequence, (3,) * 63)
 
 
 @given(st.integers(0, 300), st.integers(0, 700), st.integers(1, 600))

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clover_rt.backend import Usage
+from clover_rt.errors import OutOfMemory
 from clover_rt.graph import ValueKind
 from clover_rt.plan import Place
-from clover_rt.plan.memory import Pool, size_class
+from clover_rt.plan.memory import Pool, allocate, size_class
 from clover_rt.spec import TableClass
 from tests.toy import PRIMITIVES, ToyDevice
 from tests.unit.plan_bench import bind_toy, commit, golden_graph, host, native, preview, verify
@@ -155,3 +156,18 @@ def test_scratch_grows_to_the_largest_and_is_shared():
     again = pool.scratch_of(64)
     assert again is not None and again.buffer is large.buffer
     assert device.allocated[Usage.SCRATCH] == 2
+
+
+@pytest.mark.parametrize("most", [0, 4096])
+def test_the_limit_of_a_buffer_is_told_only_where_there_is_one(most):
+    device = ToyDevice("card", PRIMITIVES)
+    device.max_binding_bytes = most
+
+    def alloc(nbytes, usage):
+        raise OutOfMemory.of("card", nbytes, 20)
+
+    device.alloc = alloc
+    with pytest.raises(OutOfMemory, match="CRT-3202") as caught:
+        allocate(device, 1000, Usage.PARAMS, "a tensor")
+    assert ("a buffer holds at most 4096 bytes" in caught.value.evidence) is (most > 0)
+    assert "any number" not in caught.value.evidence

@@ -18,6 +18,7 @@ import numpy as np
 from clover_rt.graph import flatten
 from clover_rt.ops import OPS
 from clover_rt.ops.derived import MARGIN, RUNS, rounding, run_nodes
+from clover_rt.plan.case_run import typed
 from clover_rt.spec import (
     Case,
     Kind,
@@ -32,7 +33,7 @@ from clover_rt.spec import (
     Weight,
 )
 from clover_rt_conformance.bench import Bench
-from clover_rt_conformance.bound import COARSEST, Array, Bound, typed
+from clover_rt_conformance.bound import COARSEST, Array, Bound
 from clover_rt_conformance.harness import Verdict
 from clover_rt_conformance.judge import Expected, Measure, at_least_a_step, judge, measures
 from clover_rt_conformance.models.binding import (

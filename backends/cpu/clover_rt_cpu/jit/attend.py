@@ -26,7 +26,7 @@ from clover_rt_cpu.jit.kernel import PLAIN_TYPES, JitKernel, address, addresses,
 from clover_rt_cpu.jit.table import offsets
 from clover_rt_cpu.jit.values import LANES
 
-MOST_PARTS = 64 << 20
+MOST_PARTS = 256 << 20
 """Bytes of records up to which splits are dealt out."""
 
 

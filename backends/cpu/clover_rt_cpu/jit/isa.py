@@ -15,7 +15,7 @@ import llvmlite.binding as llvm
 
 from clover_rt.errors import CloverError
 from clover_rt_cpu.jit.lang import Code
-from clover_rt_cpu.jit.values import BF16, I16, I32, Value, vec
+from clover_rt_cpu.jit.values import BF16, F32, I16, I32, Value, vec
 
 VARIABLE = "CLOVER_RT_CPU_ISA"
 
@@ -63,6 +63,13 @@ class Isa:
             half = sums[0].lanes
             sums = [sums[i].pick(range(2 * half), sums[i + 1]) for i in range(0, len(sums), 2)]
         return sums[0]
+
+    def nibbles(self, code: Code, x: Value, less: int) -> Value:
+        """Return the low four bits of 16 numbers, less a number, as float32."""
+        if self.name != "avx512":
+            return ((x & 15) - less).to(F32)
+        table = code.vector(F32, [float(n - less) for n in range(16)])
+        return code.target("llvm.x86.avx512.permvar.sf.512", table.type, table, x)
 
     def dot_pairs(self, code: Code, total: Value, a: Value, b: Value) -> Value:
         """Add to 16 sums the products of 2 bfloat16 numbers each, which lie in 32-bit numbers."""

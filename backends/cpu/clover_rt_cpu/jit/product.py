@@ -202,9 +202,7 @@ class Inner:
             return out
         for half in range(2):
             for b in range(4):
-                value = (loaded >> (8 * b + 4 * half)) & 15
-                whole = value if lift is not None else value - 8
-                w = whole.to(F32)
+                w = self.isa.nibbles(code, loaded >> (8 * b + 4 * half), 0 if lift else 8)
                 out.append((16 * half + 4 * j + b, w if lift is None else w - lift))
         return out
 

@@ -23,7 +23,7 @@ from clover_rt_cpu.jit.maths import exp, lanes_sum
 from clover_rt_cpu.jit.table import Lanes, Table, offsets, over_lanes
 from clover_rt_cpu.jit.values import F32, F32V, I32, I64, LANES, Value
 
-SLICE = 32
+SLICE = 64
 """Columns of the memory that an item works on."""
 MOST_KEY = 256
 EPS = 1e-6

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clover_rt.cli import output_file
+from clover_rt.cli.output import own_output
 
 HELP = "say what this machine can run, and what to fix"
 DESCRIPTION = """Look at the processor, graphics cards, drivers, libraries and backends; run real
@@ -50,7 +51,8 @@ def main(args: argparse.Namespace) -> int:
     if args.report is not None:
         output_file.check("--report", args.report)
     talks = sys.stderr.isatty()
-    report = examine(Host.here(), args.backend, args.quick, *([progress] if talks else []))
+    with own_output():
+        report = examine(Host.here(), args.backend, args.quick, *([progress] if talks else []))
     if talks:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     if args.report is not None:

@@ -164,7 +164,7 @@ def _judge(store: Store, job: Job, answer: Answer, *, alone: bool) -> Answer | N
     return NonFinite(
         what=f"a pass of the sequence in slot {job.state.slot} gave inf or NaN",
         evidence=f"{evidence}; the sequence has {position} committed tokens",
-        fix="check the checkpoint's weights; run with precision exact, or on another backend; "
+        fix="check the checkpoint's weights; try another precision or another backend; "
         "start the sequence anew, its slot cannot be used any more",
         code="CRT-4001",
     )

@@ -23,7 +23,9 @@ class Layer(nn.Module):
         self.post_norm = nn.Parameter(torch.zeros(c.hidden_size))
 
     def forward(self, h: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        h = h + self.mixer(norm0(h, self.input_norm, self.eps), batch)
+        y = self.mixer(norm0(h, self.input_norm, self.eps), batch)
+        # rows that are not there stay zero: a narrow block's last rows look ahead at them
+        h = h + y * batch.valid[:, None]
         y, balance = self.moe(norm0(h, self.post_norm, self.eps), batch)
         return h + y, balance
 

@@ -26,8 +26,9 @@ class Kind:
     """A kind of task.
 
     draw(rng) gives arguments; prompts(args) every phrasing; answer(args) the right answer to each
-    of them; thought(args) a true sentence. share is the kind's weight in the mixture. held_out is
-    false where there are no arguments to hold out (the fixed answers).
+    of them; thought(args) a true sentence. share is the kind's weight in the mixture.
+    has_arguments is false where there is nothing to hold out (the fixed answers);
+    always_trained(args) is true for arguments that stay on the training side.
     """
 
     name: str
@@ -37,11 +38,13 @@ class Kind:
     answer: Callable[[Args], str]
     thought: Callable[[Args], str]
     has_arguments: bool = True
+    always_trained: Callable[[Args], bool] = lambda args: False
 
     def is_held_out(self, args: Args) -> bool:
         """True for about one in ten of all argument tuples, whatever the phrasing."""
-        key = repr((self.name, args)).encode()
-        return self.has_arguments and zlib.crc32(key) % 10 == 0
+        if not self.has_arguments or self.always_trained(args):
+            return False
+        return zlib.crc32(repr((self.name, args)).encode()) % 10 == 0
 
     def sample(self, rng: Random, held_out: bool) -> Sample:
         """Draw arguments of the wanted side of the split, then a phrasing."""

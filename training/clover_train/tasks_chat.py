@@ -118,7 +118,7 @@ def _foreign_draw(rng: Random) -> Args:
 KINDS = (
     Kind(
         "abilities",
-        0.25,
+        0.15,
         lambda rng: (rng.choice(_HELLO),),
         lambda args: [args[0]],
         lambda args: CAN,
@@ -127,7 +127,7 @@ KINDS = (
     ),
     Kind(
         "refusal",
-        0.8,
+        0.5,
         _foreign_draw,
         lambda args: [args[0]],
         lambda args: REFUSAL,

@@ -129,7 +129,7 @@ def _sequence_thought(args: Args) -> str:
 
 def _sort_draw(rng: Random) -> Args:
     top = 99 if rng.random() < 0.85 else 250
-    numbers = rng.sample(range(top + 1), rng.randint(3, 9))
+    numbers = rng.sample(range(top + 1), rng.randint(3, 8))
     return rng.random() < 0.25, *numbers
 
 
@@ -227,10 +227,10 @@ def _times_thought(args: Args) -> str:
 
 
 KINDS = (
-    Kind("arithmetic", 1.2, _arith_draw, _arith_prompts, _arith_answer, _arith_thought),
-    Kind("count", 1.3, _count_draw, _count_prompts, _count_answer, _count_thought),
+    Kind("arithmetic", 2.2, _arith_draw, _arith_prompts, _arith_answer, _arith_thought),
+    Kind("count", 1.6, _count_draw, _count_prompts, _count_answer, _count_thought),
     Kind("sequence", 1.2, _sequence_draw, _sequence_prompts, _sequence_answer, _sequence_thought),
-    Kind("sort", 1.4, _sort_draw, _sort_prompts, _sort_answer, _sort_thought),
+    Kind("sort", 1.9, _sort_draw, _sort_prompts, _sort_answer, _sort_thought),
     Kind("number-words", 0.8, _words_draw, _words_prompts, _words_answer, _words_thought),
-    Kind("times-table", 0.7, _times_draw, _times_prompts, _times_answer, _times_thought),
+    Kind("times-table", 1.0, _times_draw, _times_prompts, _times_answer, _times_thought),
 )

@@ -107,7 +107,7 @@ def _thought(noun: str):
 
 KINDS = (
     Kind("json", 1.0, lambda r: _draw(r, 4), _json_prompts, _json_answer, _thought("record")),
-    Kind("table", 0.8, lambda r: _draw(r, 5), _table_prompts, _table_answer, _thought("row")),
+    Kind("table", 0.7, lambda r: _draw(r, 5), _table_prompts, _table_answer, _thought("row")),
     Kind(
         "sentences",
         0.9,

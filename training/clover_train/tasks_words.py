@@ -8,6 +8,7 @@ from clover_train.task import Args, Kind
 from clover_train.words import (
     COLORS,
     DAYS,
+    KNOWN,
     MONTH_DAYS,
     MONTHS,
     NOUNS,
@@ -221,7 +222,7 @@ def _date_thought(args: Args) -> str:
 KINDS = (
     Kind(
         "reverse",
-        1.0,
+        0.8,
         _reverse_draw,
         _reverse_prompts,
         lambda a: "Reversed: " + ", ".join(reversed(a)),
@@ -229,11 +230,13 @@ KINDS = (
     ),
     Kind(
         "spell",
-        0.8,
+        1.1,
         _spell_draw,
         _spell_prompts,
         lambda a: "-".join(a[0]),
         lambda a: f"The word has {len(a[0])} letters.",
+        # the letters of a known word, which is one token, can only be learned by seeing them
+        always_trained=lambda a: a[0] in KNOWN,
     ),
     Kind(
         "echo",
@@ -245,7 +248,7 @@ KINDS = (
     ),
     Kind(
         "range",
-        0.7,
+        1.1,
         _range_draw,
         _range_prompts,
         lambda a: ", ".join(_range_items(a)),

@@ -30,7 +30,7 @@ from clover_train.quant import Linear, Rounding, Stack
 
 MUON_LR, ADAM_LR = 0.02, 3e-3
 BALANCE = 0.01
-DRILLS = (450, 900)
+DRILLS = (50, 500)
 LOGS = Path(__file__).parents[1] / "runs"
 
 
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2048, help="rows a process and step")
     parser.add_argument("--copies", type=int, default=2, help="noisy copies of each block")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--flat", type=int, default=1800, help="steps at full rate")
+    parser.add_argument("--flat", type=int, default=3000, help="steps at full rate")
     parser.add_argument("--peak", type=float, default=1.0, help="factor on both learning rates")
     parser.add_argument("--rounding", type=float, default=0.1, help="last share with q4 rounding")
     parser.add_argument("--check", type=int, default=16, help="held-out samples a kind")

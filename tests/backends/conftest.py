@@ -11,7 +11,11 @@ from clover_rt_cpu.device import CpuDevice
 from clover_rt_cpu.jit.isa import supported
 
 
-@pytest.fixture(scope="session", params=[*supported(), "numpy"])
+# generated kernels are experimental: they are judged in the full lane
+GENERATED = [pytest.param(name, marks=pytest.mark.full) for name in supported()]
+
+
+@pytest.fixture(scope="session", params=["numpy", *GENERATED])
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     opened = CpuDevice(isa=request.param)
     yield opened

@@ -32,6 +32,8 @@ from clover_rt_cpu.jit.team import (
 )
 from clover_rt_cpu.jit.values import F32V, I32
 
+# generated kernels are experimental: they are judged in the full lane
+pytestmark = pytest.mark.full
 SETS = isa.supported()
 
 

@@ -64,9 +64,10 @@ class CpuDevice(Device):
     alignment = ALIGNMENT
 
     def __init__(self, workers: int | None = None, isa: str | None = None) -> None:
-        """Open the processor with a number of threads and an instruction set, or the best there is.
+        """Open the processor with a number of threads and a kind of kernels.
 
-        isa  avx512, avx2, neon, or numpy for no generated code; CRT-9031 for one that is not there
+        isa  numpy (the default), or for experimental generated code avx512, avx2 or neon;
+             CRT-9031 for one that the processor does not have
         """
         count = workers or default_threads()
         self.workers = Workers(count)

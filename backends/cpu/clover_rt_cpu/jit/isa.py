@@ -122,23 +122,23 @@ def supported(features: Mapping[str, bool] | None = None) -> list[str]:
 
 
 def choose(name: str | None = None) -> Isa | None:
-    """Return the best instruction set, or the one asked for here or in CLOVER_RT_CPU_ISA.
+    """Return the instruction set asked for here or in CLOVER_RT_CPU_ISA; None for numpy.
 
-    None where the processor has none of them, or `numpy` is asked for. CRT-9031 where one is asked
-    for that the processor does not have.
+    Generated code is experimental, so it runs only where it is asked for. CRT-9031 where one is
+    asked for that the processor does not have.
     """
     wanted = name or os.environ.get(VARIABLE, "")
     have = supported()
-    if wanted == "numpy" or (not wanted and not have):
+    if wanted in ("", "numpy"):
         return None
-    if wanted and wanted not in have:
+    if wanted not in have:
         raise CloverError(
             what=f"the cpu kernels were to be generated for {wanted!r} ({VARIABLE})",
             evidence=f"this processor has {', '.join(have) or 'none of avx512, avx2, neon'}",
             fix=f"unset {VARIABLE}, or set it to one of {', '.join([*have, 'numpy'])}",
             code="CRT-9031",
         )
-    return make(wanted or have[0])
+    return make(wanted)
 
 
 def _flags(names: tuple[str, ...]) -> str:

@@ -87,7 +87,7 @@ class JitKernel(Kernel):
         return address, np.array(words, np.int64)
 
     def step(self, calls: Sequence[Call], *kept: Any) -> NativeStep:
-        return NativeStep(self.jit.team, calls, kept)
+        return NativeStep(self.jit.team, calls, (self.jit, kept))
 
 
 def quantises(sig: Signature) -> bool:

@@ -49,6 +49,7 @@ class Code:
         kind = ir.FunctionType(ir.VoidType(), [I64] * parameters)
         self.module = module
         self.function = ir.Function(module, kind, name)
+        self.function.attributes.add("nounwind")
         self.ir = ir.IRBuilder(self.function.append_basic_block())
         self.parameters = [Value(self, a) for a in self.function.args]
         self.open = ExitStack()

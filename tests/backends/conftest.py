@@ -10,7 +10,6 @@ from clover_rt.backend import Device
 from clover_rt_cpu.device import CpuDevice
 from clover_rt_cpu.jit.isa import supported
 
-
 # generated kernels are experimental: they are judged in the full lane
 GENERATED = [pytest.param(name, marks=pytest.mark.full) for name in supported()]
 

@@ -163,7 +163,13 @@ def main() -> None:
         "benchmark": "pass",
         "schema": 1,
         **environment(),
-        "settings": {**vars(args), "out": None, "rows": ROWS, "prompt": PROMPT},
+        # a name and not a path: results are compared between machines
+        "settings": {
+            **{name: value for name, value in vars(args).items() if name != "out"},
+            "model": Path(args.model or builtin.path()).name,
+            "rows": ROWS,
+            "prompt": PROMPT,
+        },
         "skipped_depths": [d for d in args.depths if d not in depths],
         "context": context,
         "load_s": load_s,

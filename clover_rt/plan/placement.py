@@ -217,6 +217,13 @@ class Placement:
         sig = self.signatures[place].of(node, table, self._sizes[0], self.values)
         with border(self.devices[place], DESCRIBE, f"say how it computes {node.op}"):
             numerics, row_invariant = kernel.numerics(sig), kernel.row_invariant(sig)
+        if not isinstance(numerics, Numerics) or not isinstance(row_invariant, bool):
+            raise PluginFailed(
+                what=f"{source(self.devices[place])} was asked how it computes {node.op}",
+                evidence=f"numerics is {numerics!r}, row_invariant is {row_invariant!r}",
+                fix="let `numerics` return a clover_rt.spec.Numerics and `row_invariant` a bool",
+                code="CRT-3415",
+            )
         self.choices[node.name] = Choice(
             node.name,
             node.op,

@@ -87,6 +87,14 @@ def test_the_typed_errors_hold_their_numbers():
     assert "CRT-3500" in text and "line 3: no\n" in text
 
 
+@pytest.mark.parametrize("method", ["numerics", "row_invariant"])
+@pytest.mark.parametrize("answer", ["f32", None])
+def test_an_answer_on_how_a_kernel_computes_has_its_type(method, answer):
+    with pytest.raises(PluginFailed, match="CRT-3415") as caught:
+        bind_toy(broken(method, answer))
+    assert repr(answer) in caught.value.evidence
+
+
 @pytest.mark.parametrize("answer", [None, True, 0])
 def test_an_answer_of_supports_that_is_no_sentence_is_the_plugins_mistake(answer):
     with pytest.raises(PluginFailed, match="CRT-3407") as caught:

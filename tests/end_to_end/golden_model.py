@@ -23,11 +23,11 @@ from clover_rt.spec import (
     Wanted,
     evaluate_dim,
 )
+from clover_rt_conformance.models.binding import CONTEXT, SLOTS, one_segment
 from tests.end_to_end.plans import plan_of
 from tests.golden import checkpoint
 from tests.toy import PRIMITIVES, ToyDevice
 
-SLOTS, CONTEXT = 3, 256
 TOP = 64
 
 
@@ -53,30 +53,6 @@ DEVICES: dict[str, Callable[[], Device]] = {"toy": toy, "cpu": cpu}
 def open_plan(name: str, device: Device) -> Plan:
     """Return a plan of a golden checkpoint on a device alone, in `exact`."""
     return plan_of(checkpoint(name), device, SLOTS, CONTEXT)
-
-
-def one_segment(
-    kind: Kind,
-    slot: int,
-    ids: Sequence[int],
-    position: int,
-    advances: tuple[tuple[int, int], ...] = (),
-) -> Pass:
-    """Return a pass of one segment with every row wanted.
-
-    The pages of a slot are given with its first rows, and lie backwards, so that no page stands
-    where its number says.
-    """
-    pages = CONTEXT // 64
-    last = SLOTS * pages - 1
-    deltas = tuple((slot, i, last - slot * pages - i) for i in range(pages))
-    return Pass(
-        (Segment(kind, slot, 0, len(ids), position),),
-        tuple(ids),
-        wanted=tuple(Wanted(row, 1) for row in range(len(ids))),
-        page_deltas=deltas if position == 0 else (),
-        advances=advances,
-    )
 
 
 def side_by_side(parts: Sequence[Pass]) -> Pass:

@@ -14,7 +14,7 @@ help:
 	@echo "make full   every test"
 	@echo "make lint   format, lint, types, import rules"
 	@echo "make docs   write the pages that are made from the code"
-	@echo "make bench  time one pass of the built-in model"
+	@echo "make bench  time the passes of the built-in model"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -46,7 +46,7 @@ docs: $(RUN_READY)
 	for page in docs/*_reference.py; do $(BIN)/python $$page || exit 1; done
 
 bench: $(RUN_READY)
-	$(BIN)/python benchmarks/pass.py
+	$(BIN)/clover-rt bench
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -22,9 +22,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from machine import environment, last_level_cache_bytes, read_bandwidth
 
 from clover_rt.backend import Kernel, Step, Tensor, Usage
+from clover_rt.bench.machine import environment, last_level_cache_bytes, read_bandwidth
 from clover_rt.ops import expert_gemm, group_rows, linear
 from clover_rt.ops.common import plain_table
 from clover_rt.spec import (

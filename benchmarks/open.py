@@ -23,8 +23,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import environment, peak_bytes
 from make_release import make_release
+
+from clover_rt.bench.machine import environment, peak_bytes
 
 MB = 1e6
 

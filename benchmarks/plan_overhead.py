@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import environment
 
 from clover_rt.backend import Buffer, Device, Kernel, Step, Tensor, Usage
+from clover_rt.bench.machine import environment
 from clover_rt.graph import Graph
 from clover_rt.model.build import Capacity, build_graph
 from clover_rt.ops import OPS

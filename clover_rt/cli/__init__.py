@@ -13,6 +13,7 @@ from typing import TextIO
 
 from clover_rt.cli import (
     backends,
+    bench,
     completion,
     conformance,
     doctor,
@@ -32,6 +33,7 @@ COMMANDS = {
     "backends": backends,
     "doctor": doctor,
     "fit": fit,
+    "bench": bench,
     "ops": ops,
     "new-backend": new_backend,
     "conformance": conformance,

@@ -105,12 +105,21 @@ def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1, for argparse."""
+    return _whole(text, 1)
+
+
+def not_negative_int(text: str) -> int:
+    """Parse an integer of at least 0, for argparse."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from error
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
     return value
 
 

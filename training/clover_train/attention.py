@@ -36,7 +36,7 @@ class Attention(nn.Module):
     def _rope(self, x: Tensor, angle: Tensor) -> Tensor:
         n = angle.shape[-1]
         cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-        a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
+        a, b, rest = x.split([n, n, x.shape[-1] - 2 * n], -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
@@ -44,8 +44,8 @@ class Attention(nn.Module):
         d, heads, kv = c.head_dim, c.num_attention_heads, c.num_key_value_heads
         every = product(x, torch.cat([self.q.value(), self.k.value(), self.v.value()]))
         every = every.view(-1, 2 * heads + 2 * kv, d)
-        q, gate = every[:, : 2 * heads].unflatten(1, (heads, 2)).unbind(2)
-        k, v = every[:, 2 * heads : 2 * heads + kv], every[:, 2 * heads + kv :]
+        q, k, v = every.split([2 * heads, kv, kv], 1)
+        q, gate = q.unflatten(1, (heads, 2)).unbind(2)
         q = norm0(q, self.q_norm, c.rms_norm_eps)
         k = norm0(k, self.k_norm, c.rms_norm_eps)
         turned = self._rope(torch.cat([q, k], 1), batch.positions[:, None] * self.frequencies)

@@ -52,8 +52,9 @@ class Gdn(nn.Module):
         )
         at = batch.clean * CHUNK
         both = product(x, torch.cat([self.qkv.value(), self.z.value()]))
-        u = both[:, : c.conv_dim].reshape(-1, CHUNK, c.conv_dim)
-        z = both[:, c.conv_dim :]
+        # split and unbind, not slices: the gradient of a slice fills a whole tensor with zeros
+        u, z = both.split([c.conv_dim, c.value_dim], 1)
+        u = u.reshape(-1, CHUNK, c.conv_dim)
         g = -self.A_log.exp() * F.softplus(x @ self.a.t() + self.dt_bias)
         beta = (x[:at] @ self.b.t()).sigmoid()
         y = F.silu(self._convolve(u, batch))
@@ -61,17 +62,19 @@ class Gdn(nn.Module):
         def heads(t: Tensor, d: int) -> Tensor:
             return t.unflatten(-1, (-1, d)).transpose(1, 2)
 
-        q = unit(heads(y[..., : c.key_dim], dk)).repeat_interleave(Hv // Hk, 1)
-        k = unit(heads(y[..., c.key_dim : 2 * c.key_dim], dk)).repeat_interleave(Hv // Hk, 1)
-        v = heads(y[..., 2 * c.key_dim :], dv)
+        q, k, v = y.split([c.key_dim, c.key_dim, c.value_dim], -1)
+        q = unit(heads(q, dk)).repeat_interleave(Hv // Hk, 1)
+        k = unit(heads(k, dk)).repeat_interleave(Hv // Hk, 1)
+        v = heads(v, dv)
         g = g.view(-1, CHUNK, Hv).transpose(1, 2)
         beta = beta.view(-1, CHUNK, Hv).transpose(1, 2)
-        n = batch.clean
-        causal, before = self._scan(q[:n] * dk**-0.5, k[:n], v[:n], g[:n], beta, batch)
+        parts = [t.split([batch.clean, batch.noisy]) for t in (q, k, v, g)]
+        (q, q1), (k, k1), (v, v1), (g, g1) = parts
+        causal, before = self._scan(q * dk**-0.5, k, v, g, beta, batch)
         outs = [causal]
         if batch.noisy:
             state = before.index_select(0, batch.parent)
-            outs.append(self._preview(q[n:], k[n:], v[n:], g[n:], state, batch))
+            outs.append(self._preview(q1, k1, v1, g1, state, batch))
         o = torch.cat(outs).transpose(1, 2).reshape(-1, Hv, dv)
         o = rms(o, self.norm, c.rms_norm_eps)
         o = o.reshape(-1, Hv * dv) * F.silu(z)
@@ -87,7 +90,8 @@ class Gdn(nn.Module):
         if not batch.noisy:
             return y
         right = F.pad(u[n:, 1:], (0, 0, 0, 3))
-        return torch.cat([y[:n], y[n:] + convolve(right, self.conv_right)])
+        causal, noisy = y.split([n, batch.noisy])
+        return torch.cat([causal, noisy + convolve(right, self.conv_right)])
 
     def _scan(
         self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, batch: Batch
@@ -111,15 +115,17 @@ class Gdn(nn.Module):
             padded = torch.cat([t, torch.zeros_like(t[:1])])
             return padded.index_select(0, batch.scan.reshape(-1)).unflatten(0, batch.scan.shape)
 
-        U, W = spread(solved[..., :dv]), spread(solved[..., dv:])
+        U, W = (spread(t) for t in solved.split([dv, solved.shape[-1] - dv], -1))
         carried, decay = spread(carried).transpose(-1, -2), spread(decay)
         S = torch.zeros(U.shape[0], U.shape[2], k.shape[-1], dv)
         states, rests = [], []
-        for i in range(batch.scan.shape[1]):
+        steps = zip(*(t.unbind(1) for t in (U, W, carried, decay)), strict=True)
+        for u, w, k_t, shrink in steps:
             states.append(S)
-            R = U[:, i] - W[:, i] @ S
+            R = torch.baddbmm(u.flatten(0, 1), w.flatten(0, 1), S.flatten(0, 1), alpha=-1)
+            R = R.view_as(u)
             rests.append(R)
-            S = decay[:, i, :, None, None] * S + carried[:, i] @ R
+            S = shrink[:, :, None, None] * S + k_t @ R
 
         def gather(parts: list[Tensor]) -> Tensor:
             return torch.stack(parts, 1).flatten(0, 1).index_select(0, batch.scan_inverse)
@@ -137,4 +143,5 @@ class Gdn(nn.Module):
         history = history[:, :, None, None].expand(-1, -1, CHUNK, 1)
         a = torch.cat([logits, history], -1).softmax(-1)
         past = g.exp()[..., None] * ((q * q.shape[-1] ** -0.5) @ state)
-        return a[..., :CHUNK] @ v + a[..., CHUNK:] * past
+        inside, before = a.split([CHUNK, 1], -1)
+        return inside @ v + before * past

@@ -1,16 +1,16 @@
-"""What every benchmark reports of the machine it ran on: names, sizes, memory bandwidth."""
+"""What a report says of the machine it was measured on: names, sizes, memory bandwidth."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from clover_rt.doctor.bandwidth import measure
 
 
 def environment() -> dict[str, Any]:
@@ -25,6 +25,7 @@ def environment() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
+    """Return the processor's name, family and model."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         fields = dict.fromkeys(("model name", "cpu family", "model"), "")
@@ -61,23 +62,13 @@ def last_level_cache_bytes() -> int:
     return max(sizes)
 
 
-def read_bandwidth(repeats: int = 5) -> dict[str, Any]:
-    """Measure reading memory: all cores sum arrays of 4 times the last-level cache together.
-
-    Returns bytes read, and the best GB/s (1e9 bytes) of the repeats.
-    """
-    cores = os.cpu_count() or 1
+def read_bandwidth() -> dict[str, Any]:
+    """Return how fast all cores together read arrays of 4 times the last-level cache."""
     size = max(4 * last_level_cache_bytes(), 256 << 20)
-    parts = [np.ones(size // 8 // cores) for _ in range(cores)]
-    best = 0.0
-    with ThreadPoolExecutor(cores) as pool:
-        for _ in range(repeats):
-            start = time.perf_counter()
-            list(pool.map(np.sum, parts))
-            best = max(best, sum(p.nbytes for p in parts) / (time.perf_counter() - start))
+    found = measure(size, os.cpu_count() or 1)
     return {
-        "bytes": sum(p.nbytes for p in parts),
+        "bytes": found["read_bytes"],
         "last_level_cache_bytes": last_level_cache_bytes(),
-        "threads": cores,
-        "gb_per_s": best / 1e9,
+        "threads": found["read_threads"],
+        "gb_per_s": found["read_gb_per_s"],
     }

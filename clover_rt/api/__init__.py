@@ -27,6 +27,7 @@ from clover_rt.api.options import Options
 from clover_rt.api.order import Order
 from clover_rt.api.response import AnyEvent, Response, TextEvent
 from clover_rt.backend import API as PLUGIN_API
+from clover_rt.builtin import examples
 from clover_rt.engine import (
     BlockEvent,
     EndEvent,
@@ -54,6 +55,7 @@ __all__ = [
     "TextEvent",
     "TokensEvent",
     "describe",
+    "examples",
     "load",
     "open_model",
     "operations",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from clover_rt.errors import BadInput
@@ -27,3 +28,22 @@ def path(name: str = NAMES[0]) -> Path:
             code="CRT-1014",
         )
     return Path(__file__).parent / name.replace("-", "_")
+
+
+def examples(name: str = NAMES[0]) -> list[dict[str, str]]:
+    """Return a prompt for each kind of task that a built-in checkpoint knows: kind, prompt, answer.
+
+    The answer is the right one, written by hand; it is left out where there are several.
+    Raises BadInput (CRT-1068) for a name that is not in NAMES.
+    """
+    if name not in NAMES:
+        raise BadInput(
+            what=f"examples of model {name!r} were requested",
+            evidence=f"only built-in models come with examples: {', '.join(NAMES)}",
+            fix="name one of these, or leave --model out",
+            code="CRT-1068",
+        )
+    found: list[dict[str, str]] = json.loads((path(name) / "examples.json").read_bytes())[
+        "examples"
+    ]
+    return found

@@ -11,6 +11,7 @@ MODES_OF = {
     "threshold": ("diffusion",),
     "block_size": ("diffusion",),
     "debug_blocks": ("diffusion",),
+    "show": ("diffusion", "self-spec"),
     "draft_width": ("self-spec",),
     "accept": ("self-spec",),
     "temperature": ("diffusion", "ar"),
@@ -22,6 +23,10 @@ MODES_OF = {
 
 CHAT_ONLY = ("system", "think")
 SAMPLING_ONLY = ("top_k", "top_p", "seed")
+WITH_EXAMPLES = ("examples", "model", "json")
+SPELLED = {"think": "--think or --no-think", "controls": "--no-controls", "prompt": "PROMPT"}
+ALWAYS = {"backend": "cpu", "precision": "exact"}
+"""Flags whose value does not tell whether they were given."""
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -40,6 +45,15 @@ def check_flags(args: argparse.Namespace) -> None:
         for name in SAMPLING_ONLY:
             if name in given:
                 raise no_effect(name, "--temperature 0, which is greedy", "leave one of them out")
+    if args.show and args.json:
+        raise no_effect("show", "--json, which draws nothing", "leave one of them out")
+
+
+def check_examples(args: argparse.Namespace) -> None:
+    """Raise BadInput (CRT-1011) for what has no effect beside --examples, which runs nothing."""
+    for name in sorted(_given(args) - set(WITH_EXAMPLES)):
+        if ALWAYS.get(name) != getattr(args, name) and name not in ("command", "main"):
+            raise no_effect(name, "--examples, which runs nothing", "leave one of them out")
 
 
 def check_modes(args: argparse.Namespace, possible: Sequence[str], chosen: str) -> None:
@@ -76,13 +90,13 @@ def no_effect(name: str, beside: str, fix: str) -> BadInput:
 
 
 def _given(args: argparse.Namespace) -> set[str]:
-    # a switch that was not thrown is False; --no-think was thrown
+    # a switch that was not thrown is False; --no-think and --no-controls were thrown
     return {
         name
         for name, value in vars(args).items()
-        if value is not None and (value is not False or name == "think")
+        if value is not None and (value is not False or name in ("think", "controls"))
     }
 
 
 def _flag(name: str) -> str:
-    return "--think or --no-think" if name == "think" else "--" + name.replace("_", "-")
+    return SPELLED.get(name, "--" + name.replace("_", "-"))

@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from clover_rt.cli import events
-from clover_rt.cli.flags import check_flags, check_modes, check_seed
+from clover_rt.cli import events, examples
+from clover_rt.cli.flags import check_examples, check_flags, check_modes, check_seed
 from clover_rt.cli.interrupts import Interrupts
 from clover_rt.cli.output import own_output
 from clover_rt.cli.parser import fraction, named, not_negative, positive, token_ids
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 HELP = "answer one prompt"
 DESCRIPTION = """Answer one prompt and stream the text to stdout. The last line, on stderr, says
 which mode ran, where, and how fast."""
-EXAMPLES = """  clover-rt run "Hello"
+EXAMPLES = """  clover-rt run --examples
+  clover-rt run "Hello"
+  clover-rt run "Count from 3 to 9." --show
   echo "Count from 3 to 9." | clover-rt run --mode ar
   clover-rt run "Hello" --model path/to/checkpoint --system "Be brief." --no-think
   clover-rt run "Hello" --temperature 0.7 --top-p 0.9 --seed 7
@@ -128,6 +130,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the plan to stderr, with --json as a line; without a prompt, only it",
     )
+    add(
+        "--show",
+        action="store_true",
+        help="diffusion, self-spec: draw each block as its masks are filled, or each draft and "
+        "what of it is accepted, at least 0.2 s a picture, where stdout and stderr are a terminal; "
+        "the text is the same; by confidence green from 0.95, yellow from 0.7, else red; new: bold",
+    )
     add("--profile", action="store_true", help="print time, bytes and launches per op to stderr")
     add("--json", action="store_true", help="print JSON lines instead of the text (docs/json.md)")
     add(
@@ -135,11 +144,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="diffusion: write one JSON line a pass to FILE: accepted, confidences, masks left, ms",
     )
+    add(
+        "--examples",
+        action="store_true",
+        help="list what to ask a built-in model: for each kind of task that it knows a command to "
+        "paste; runs nothing",
+    )
     add("-q", "--quiet", action="store_true", help="no progress and no summary line")
 
 
 def main(args: argparse.Namespace) -> int:
     """Generate and print; return 0, or 130 or 143 after a signal. Raises CloverError."""
+    if args.examples:
+        check_examples(args)
+        return examples.show(args)
     with own_output() as out:
         try:
             return run(args, out)
@@ -181,7 +199,7 @@ def run(args: argparse.Namespace, out: TextIO) -> int:
                 print_line(events.plan(model.report()), out)
             return 0
         response = model.run(order)
-        screen = Screen(args, out, progress, has_text=model.source.tokenizer is not None)
+        screen = Screen(args, out, progress, model.source.tokenizer)
         with response, Interrupts(response.cancel) as interrupts:
             screen.start(response, model.report() if args.explain else None)
             end = screen.show(response)

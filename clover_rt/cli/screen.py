@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from clover_rt.cli import events
+from clover_rt.cli.frames import Vocabulary
 from clover_rt.cli.progress import Progress
+from clover_rt.cli.show import Show, can_draw
 from clover_rt.errors import BadInput
 
 if TYPE_CHECKING:
@@ -17,16 +20,23 @@ if TYPE_CHECKING:
 class Screen:
     """Prints one response as the flags ask.
 
-    has_text  False where the checkpoint has no tokenizer: token ids are printed in its place
+    tokenizer  None where the checkpoint has none: token ids are printed in place of text
     """
 
     def __init__(
-        self, args: argparse.Namespace, out: TextIO, progress: Progress, has_text: bool
+        self,
+        args: argparse.Namespace,
+        out: TextIO,
+        progress: Progress,
+        tokenizer: Vocabulary | None,
     ) -> None:
         self._args = args
         self._out = out
         self._progress = progress
-        self._has_text = has_text
+        self._has_text = tokenizer is not None
+        self._show = None
+        if args.show and can_draw(out, sys.stderr):
+            self._show = Show(out, sys.stderr, tokenizer)
         self._last = ""
 
     def start(self, response: Response, plan: dict[str, Any] | None) -> None:
@@ -55,6 +65,8 @@ class Screen:
                     if line is not None:
                         print_line(line, self._out)
                 else:
+                    if self._show is not None:
+                        self._show.see(event)
                     self._write(event)
                 if isinstance(event, EndEvent):
                     return event
@@ -62,6 +74,8 @@ class Screen:
             self._progress.stop()
             if log is not None:
                 log.close()
+            if self._show is not None:
+                self._show.close()
         raise AssertionError("a response ended without an end event")
 
     def _write(self, event: AnyEvent) -> None:
@@ -76,8 +90,11 @@ class Screen:
         elif isinstance(event, EndEvent) and self._last and not self._last.endswith("\n"):
             text = "\n"
         if text:
-            self._out.write(text)
-            self._out.flush()
+            if self._show is not None:
+                self._show.write(text)
+            else:
+                self._out.write(text)
+                self._out.flush()
             self._last = text
 
 

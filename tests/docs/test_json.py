@@ -71,7 +71,14 @@ def test_each_line_has_the_documented_fields_and_no_other(runs, name):
 
 def test_every_documented_event_was_seen(runs):
     seen = {line["event"] for lines in runs.values() for line in lines}
-    assert seen == set(FIELDS) - {"stats", "placement", "host_ops", "passes"}
+    assert seen == set(FIELDS) - {"stats", "placement", "host_ops", "passes", "example"}
+
+
+def test_an_example_has_the_documented_fields(capsys):
+    assert main(["run", "--examples", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"schema", "examples"}
+    assert {field for example in found["examples"] for field in example} == FIELDS["example"]
 
 
 def test_the_schema_number_is_the_documented_one(runs):

@@ -202,7 +202,15 @@ def test_bash_completes_commands_flags_values_and_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_flag_of_run_is_in_each_script(shell):
     script = run("completion", shell).stdout
-    for flag in ("mode", "prompt-file", "max-new-tokens", "debug-blocks", "no-think"):
+    for flag in (
+        "mode",
+        "prompt-file",
+        "max-new-tokens",
+        "debug-blocks",
+        "no-think",
+        "show",
+        "examples",
+    ):
         assert f"-l {flag} " in script if shell == "fish" else f"--{flag}" in script
 
 

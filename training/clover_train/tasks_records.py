@@ -22,7 +22,7 @@ _COUNT = ("no", "one", "two", "three", "four", "five", "six")
 def _draw(rng: Random, most: int) -> Args:
     """Return (columns, row, row, ...); the first column is always the name."""
     columns = ("name", *rng.sample(FIELDS, rng.randint(1, 3)))
-    count = rng.randint(1, most)
+    count = min(rng.randint(1, most), rng.randint(1, most))
     rows = []
     for n in distinct(rng, name, count):
         cells = [rng.randint(1, 99) if c == "age" else rng.choice(_VALUES[c]) for c in columns[1:]]
@@ -106,12 +106,12 @@ def _thought(noun: str):
 
 
 KINDS = (
-    Kind("json", 1.0, lambda r: _draw(r, 4), _json_prompts, _json_answer, _thought("record")),
-    Kind("table", 0.7, lambda r: _draw(r, 5), _table_prompts, _table_answer, _thought("row")),
+    Kind("json", 1.0, lambda r: _draw(r, 3), _json_prompts, _json_answer, _thought("record")),
+    Kind("table", 0.7, lambda r: _draw(r, 4), _table_prompts, _table_answer, _thought("row")),
     Kind(
         "sentences",
         0.9,
-        lambda r: _draw(r, 5),
+        lambda r: _draw(r, 4),
         _sentence_prompts,
         _sentence_answer,
         _thought("row"),

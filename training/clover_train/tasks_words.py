@@ -21,7 +21,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _reverse_draw(rng: Random) -> Args:
-    return tuple(distinct(rng, word, rng.randint(3, 9)))
+    return tuple(distinct(rng, word, rng.randint(3, 6)))
 
 
 def _reverse_prompts(args: Args) -> list[str]:
@@ -39,7 +39,7 @@ def _reverse_prompts(args: Args) -> list[str]:
 def _spell_draw(rng: Random) -> Args:
     if rng.random() < 0.25:
         return (rng.choice(NOUNS if rng.random() < 0.85 else COLORS),)
-    return (made_up(rng, 3, 12),)
+    return (made_up(rng, 3, 8),)
 
 
 def _spell_prompts(args: Args) -> list[str]:
@@ -59,8 +59,8 @@ def _echo_draw(rng: Random) -> Args:
         return str(r.randint(0, 99)) if r.random() < 0.15 else word(r, 0.25)
 
     if rng.random() < 0.25:
-        return rng.randint(2, 12), word(rng)
-    return 1, " ".join(item(rng) for _ in range(rng.randint(2, 12)))
+        return rng.randint(2, 8), word(rng)
+    return 1, " ".join(item(rng) for _ in range(rng.randint(2, 7)))
 
 
 def _echo_prompts(args: Args) -> list[str]:
@@ -100,7 +100,7 @@ def _range_draw(rng: Random) -> Args:
     what = rng.choice(("letters", "letters", "days", "months"))
     if what == "letters":
         low = rng.randint(0, 22)
-        return what, low, rng.randint(low + 2, 25)
+        return what, low, rng.randint(low + 2, min(low + 14, 25))
     size = 7 if what == "days" else 12
     return what, rng.randrange(size), rng.randint(2, size)
 
@@ -140,7 +140,7 @@ def _range_thought(args: Args) -> str:
 def _date_draw(rng: Random) -> Args:
     form = rng.choice(("iso", "iso", "long", "day", "day", "next"))
     if form == "day":
-        return form, rng.randrange(7), rng.choice((1, 1, -1)) * rng.randint(2, 20)
+        return form, rng.randrange(7), rng.choice((1, 1, -1)) * rng.randint(2, 14)
     month = rng.randint(1, 12)
     day = rng.randint(1, MONTH_DAYS[month - 1])
     if form == "next":

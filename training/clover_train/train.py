@@ -6,8 +6,11 @@ python -m clover_train.train --run NAME --steps N
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
+import signal
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -44,7 +47,7 @@ def rate(step: int, steps: int, flat: int) -> float:
 
 
 def drills(step: int) -> float:
-    """Return the share of copying drills: early, falling to none.
+    """Return the share of copying drills of a run from scratch: early, falling to none.
 
     Copying is what every other task waits for, and alone it is learned much faster.
     """
@@ -109,6 +112,16 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
     torch.set_flush_denormal(True)
     Products.in_bf16 = True
     folder = Path(a.state) / a.run
+    # a process that was started in the background ignores it, and would outlive its parent
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    lock = None
+    if rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"{folder}: another process trains this run")
     if world > 1:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(a.port)}
         # a paused process must not end the others
@@ -132,7 +145,6 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
     held_out = held_out_batches(tokenizer, a.check) if rank == 0 and a.check else []
     log = None
     if rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
         LOGS.mkdir(exist_ok=True)
         log = (LOGS / f"{a.run}.log").open("a")
         settings = {k: v for k, v in vars(a).items() if k != "state"}
@@ -150,7 +162,7 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
         for group in adam.param_groups:
             group["lr"] = ADAM_LR * factor
         seed = f"{a.seed}-{rank}-{step}"
-        batch = training_batch(tokenizer, seed, a.rows, a.copies, drills(step))
+        batch = training_batch(tokenizer, seed, a.rows, a.copies, 0.0 if a.init else drills(step))
         causal, masked, balance = losses(model, batch)
         for p in params:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad.zero_()
@@ -193,6 +205,8 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
     if world > 1:
         dist.barrier()
         dist.destroy_process_group()
+    if lock:
+        lock.close()
 
 
 def export(model: Model, tokenizer, folder: Path) -> None:

@@ -8,16 +8,13 @@ copied one by one, and a known word is the same token wherever it stands after a
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
-from random import Random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from clover_train.mixture import CHAT_TEMPLATE, SYSTEM, draw_chat, turn
-from clover_train.tasks_chat import CAN, REFUSAL
-from clover_train.words import DAYS, MONTHS, NAMES, NOUNS
+from clover_train.mixture import CHAT_TEMPLATE
 
+PIECES = Path(__file__).parents[1] / "pieces.txt"
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -36,34 +33,21 @@ def _splitter() -> pre_tokenizers.PreTokenizer:
     )
 
 
-def pieces(samples: int = 60_000, seed: int = 7) -> list[str]:
-    """Return the pieces longer than a byte of generated text, the most frequent first."""
-    splitter = _splitter()
-    rng = Random(seed)
-    counts: Counter[str] = Counter()
-    fixed = [CAN, REFUSAL, turn("system", SYSTEM), " " + " ".join((*NOUNS, *NAMES, *DAYS, *MONTHS))]
-    for i in range(samples + len(fixed)):
-        if i < samples:
-            chat = draw_chat(rng)
-            text = chat.prompt + chat.response
-        else:
-            text = fixed[i - samples]
-        for name in (*SPECIAL, *TAGS):
-            text = text.replace(name, "\0")
-        for run in text.split("\0"):
-            counts.update(p for p, _ in splitter.pre_tokenize_str(run))
-        if i >= samples:
-            # words of fixed texts are always whole
-            for p, _ in splitter.pre_tokenize_str(text):
-                counts[p] += samples
-    return [p for p, _ in sorted(counts.items(), key=lambda c: (-c[1], c[0])) if len(p) > 1]
+def pieces() -> list[str]:
+    """Return the pieces longer than a byte, as ByteLevel writes them, the most frequent first.
+
+    They were counted once over 60,000 generated conversations and never change: a checkpoint's
+    tokenizer outlives the shares and sizes of the tasks.
+    """
+    return PIECES.read_text(encoding="utf-8").splitlines()
 
 
 def build() -> Tokenizer:
     """Return the tokenizer: 256 bytes, the most frequent pieces, six added tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     room = SIZE - len(alphabet) - len(SPECIAL) - len(TAGS)
-    words = alphabet + pieces()[:room]
+    words = alphabet + pieces()
+    assert len(words) == len(alphabet) + room
     model = models.BPE(vocab={w: i for i, w in enumerate(words)}, merges=[], ignore_merges=True)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.NFC()

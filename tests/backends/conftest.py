@@ -8,13 +8,18 @@ import pytest
 
 from clover_rt.backend import Device
 from clover_rt_cpu.device import CpuDevice
-from clover_rt_cpu.jit.isa import supported
+from clover_rt_cpu.jit.isa import choose, supported
 
-# generated kernels are experimental: they are judged in the full lane
-GENERATED = [pytest.param(name, marks=pytest.mark.full) for name in supported()]
+BEST = choose()
+# numpy and the set that the processor runs by default in the usual lane, the others in the full one
+SETS = ["numpy", *supported()]
+USUAL = ("numpy", BEST.name if BEST is not None else "numpy")
 
 
-@pytest.fixture(scope="session", params=["numpy", *GENERATED])
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(n, marks=[] if n in USUAL else pytest.mark.full) for n in SETS],
+)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     opened = CpuDevice(isa=request.param)
     yield opened

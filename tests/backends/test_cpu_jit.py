@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import os
 import threading
+import weakref
 from importlib import import_module
 from pathlib import Path
 
@@ -13,13 +15,14 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from clover_rt.backend import Tensor, Usage
 from clover_rt.errors import CloverError
 from clover_rt.spec import Format, Precision
 from clover_rt_conformance.harness import call
 from clover_rt_cpu.device import CpuDevice
 from clover_rt_cpu.jit import build, isa, jit_kernels
 from clover_rt_cpu.jit.kernel import Jit
-from clover_rt_cpu.jit.lang import Code
+from clover_rt_cpu.jit.lang import WORD, Code
 from clover_rt_cpu.jit.maths import exp, log, softplus
 from clover_rt_cpu.jit.product import Inner
 from clover_rt_cpu.jit.team import (
@@ -30,9 +33,9 @@ from clover_rt_cpu.jit.team import (
     default_threads,
     quota,
 )
-from clover_rt_cpu.jit.values import F32V, I32
+from clover_rt_cpu.jit.values import F32V, I32, I64
 
-# generated kernels are experimental: they are judged in the full lane
+# generating code for every processor takes its time: in the full lane
 pytestmark = pytest.mark.full
 SETS = isa.supported()
 
@@ -68,6 +71,44 @@ def test_every_item_of_every_step_is_done_once(library: build.Library, threads: 
     assert numbers.tolist() == [2000] * 8
 
 
+def count_listed(module: ir.Module) -> None:
+    """Add 1 to a number for each item; how many there are lies in memory."""
+    code = Code(module, "count_listed")
+    number, listed = code.args(2)
+    with code.deal(code.load(I64, listed)):
+        code.atomic_add(number, 1)
+    code.end()
+
+
+@pytest.mark.parametrize("later", [1, 7, -1])
+def test_a_thread_that_comes_late_takes_nothing_of_a_later_step(
+    library: build.Library, later: int
+) -> None:
+    """Steps share memory: what it takes for the number of its items may be anything by then."""
+    function = library.function("count_listed", "count_listed", count_listed)
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)
+    number, state = np.zeros(1, np.int32), np.zeros(16, np.int64)
+    step, ahead = 1000, later & 0xFFFFFFFF
+    # three items more than this step's first one is ahead of the next item of the step at hand
+    listed = np.array([(ahead << 32) + 3], np.uint64).view(np.int64)
+    words = np.array([number.ctypes.data, listed.ctypes.data], np.int64)
+    state[WORD] = (step + later) << 32
+    kind(function)(words.ctypes.data, 0, 1, state.ctypes.data, step)
+    assert (number[0], state[WORD]) == (0, (step + later) << 32)
+
+
+def test_the_numbers_of_steps_go_round(library: build.Library) -> None:
+    numbers = np.zeros(8, np.int32)
+    team = Team(library, 3)
+    step = counting(library, team, numbers)
+    step()
+    # 16 steps before the largest number of 32 bits
+    team._threads.state[WORD] = -16 << 32
+    captured(team, [step] * 40)()
+    team.close()
+    assert numbers.tolist() == [41] * 8
+
+
 def test_steps_of_python_and_native_ones_run_in_order(library: build.Library) -> None:
     numbers, seen = np.zeros(8, np.int32), []
     team = Team(library, 2)
@@ -88,16 +129,47 @@ def test_threads_that_were_ended_start_again(library: build.Library) -> None:
     assert numbers.tolist() == [3] * 8
 
 
-def test_a_team_that_nobody_closed_ends_its_threads() -> None:
-    device = CpuDevice(workers=3)
-    assert device.jit is not None
+def test_a_team_that_nobody_closed_ends_its_threads(library: build.Library) -> None:
     numbers = np.zeros(8, np.int32)
-    counting(device.jit.library, device.jit.team, numbers)()
-    before = [t for t in threading.enumerate() if t.name.startswith("clover-cpu")]
-    del device
+    team = Team(library, 3)
+    counting(library, team, numbers)()
+    helpers = list(team._threads.threads)
+    assert [t.is_alive() for t in helpers] == [True, True]
+    del team
     gc.collect()
-    after = [t for t in threading.enumerate() if t.name.startswith("clover-cpu")]
-    assert len(after) <= len(before) - 2
+    for thread in helpers:
+        thread.join(60)
+    assert [t.is_alive() for t in helpers] == [False, False]
+
+
+def test_collecting_a_team_waits_for_no_thread(
+    library: build.Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is collected anywhere, also where a lock is held that an ending thread needs."""
+    numbers, waited = np.zeros(8, np.int32), []
+    team = Team(library, 2)
+    counting(library, team, numbers)()
+    (helper,) = team._threads.threads
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", lambda *_: waited.append(1))
+        del team
+        gc.collect()
+    helper.join(60)
+    assert (waited, helper.is_alive()) == ([], False)
+
+
+def test_a_step_keeps_memory_that_its_device_has_freed() -> None:
+    device = CpuDevice(workers=1, isa=SETS[0])
+    assert device.jit is not None
+    x, scratch = (device.alloc(64, Usage.EDGE) for _ in range(2))
+    memory = [weakref.ref(b.array.base) for b in (x, scratch)]
+    tensors = [Tensor(b, np.dtype(np.uint8), (64,)) for b in (x, scratch)]
+    step = jit_kernels(device.jit)["rms_norm"].step([], {"x": tensors[0]}, tensors[1])
+    device.free(x)
+    device.free(scratch)
+    assert [m() is not None for m in memory] == [True, True]
+    del step
+    assert [m() for m in memory] == [None, None]
 
 
 def _forked(step: NativeStep, numbers: np.ndarray, answer: multiprocessing.SimpleQueue) -> None:
@@ -138,6 +210,28 @@ def test_code_is_taken_from_the_cache_and_a_damaged_file_is_made_again(tmp_path:
     ask()
     ask()
     assert made == ["u", "u"]
+
+
+def test_threads_that_ask_for_the_same_code_at_once_get_one_copy(library: build.Library) -> None:
+    made: list[str] = []
+    second = threading.Event()
+
+    def emit(module: ir.Module) -> None:
+        made.append(module.name)
+        if len(made) > 1:
+            second.set()
+        # where another thread could get here too, it has the time to
+        second.wait(0.3)
+        count_up(module)
+
+    found: list[int] = []
+    ask = lambda: found.append(library.function("u", "count_up", emit))  # noqa: E731
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (made, len(set(found))) == (["u"], 1)
 
 
 @pytest.mark.parametrize("kind", ["a file in its place", "no folder at all"])

@@ -66,7 +66,7 @@ class CpuDevice(Device):
     def __init__(self, workers: int | None = None, isa: str | None = None) -> None:
         """Open the processor with a number of threads and a kind of kernels.
 
-        isa  numpy (the default), or for experimental generated code avx512, avx2 or neon;
+        isa  avx512, avx2 or neon for generated code, or numpy; without it as `choose` says.
              CRT-9031 for one that the processor does not have
         """
         count = workers or default_threads()

@@ -121,8 +121,12 @@ class Kernel:
                 last = self._last(s, lo)
                 self._take_queries(s, lo, group)
                 with code.loop(0, last // SPLIT + 1) as split:
-                    home = code.select(split.equals(0), totals, parts)
-                    self._place_homes(lambda query, home=home: home + query * self.record)
+                    records = code.select(split.equals(0), totals, parts)
+
+                    def home(query: Value, records: Value = records) -> Value:
+                        return records + query * self.record
+
+                    self._place_homes(home)
                     self._run_split(s, lo, group, split, last)
                     with code.when(split > 0), code.loop(0, self.queries) as query:
                         self._merge(totals + query * self.record, parts + query * self.record)

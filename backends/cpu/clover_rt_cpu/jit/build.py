@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -34,15 +35,17 @@ class Library:
         self.machine = target_machine(isa)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.machine)
         self._loaded: set[str] = set()
+        self._lock = threading.Lock()
 
     def function(self, unit: str, name: str, emit: Emit) -> int:
         """Return the address of a function of a unit; `emit` writes the whole unit."""
-        if unit not in self._loaded:
-            data = self._object(unit, emit)
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
-            self._engine.finalize_object()
-            self._loaded.add(unit)
-        return int(self._engine.get_function_address(name))
+        with self._lock:
+            if unit not in self._loaded:
+                data = self._object(unit, emit)
+                self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+                self._engine.finalize_object()
+                self._loaded.add(unit)
+            return int(self._engine.get_function_address(name))
 
     def _object(self, unit: str, emit: Emit) -> bytes:
         told = (sources(), llvmlite.__version__, self.isa, unit)

@@ -91,6 +91,8 @@ class Isa:
 AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "fma", "f16c")
 AVX2 = ("avx2", "fma", "f16c")
 NEON = ("neon", "dotprod")
+TRIED = ("avx512", "avx2")
+"""Instruction sets whose kernels have been run on such processors."""
 
 
 def make(name: str, *, host: bool = True) -> Isa:
@@ -124,12 +126,13 @@ def supported(features: Mapping[str, bool] | None = None) -> list[str]:
 def choose(name: str | None = None) -> Isa | None:
     """Return the instruction set asked for here or in CLOVER_RT_CPU_ISA; None for numpy.
 
-    Generated code is experimental, so it runs only where it is asked for. CRT-9031 where one is
-    asked for that the processor does not have.
+    Where none is asked for it is the best tried one that the processor has. CRT-9031 where one is
+    asked for that it does not have.
     """
-    wanted = name or os.environ.get(VARIABLE, "")
     have = supported()
-    if wanted in ("", "numpy"):
+    best = next((n for n in have if n in TRIED), "numpy")
+    wanted = name or os.environ.get(VARIABLE) or best
+    if wanted == "numpy":
         return None
     if wanted not in have:
         raise CloverError(

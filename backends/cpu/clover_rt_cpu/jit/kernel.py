@@ -38,7 +38,8 @@ class Jit:
             unit = f"product_{inner.name}"
             names = [f"tile_{n}" for n in inner.tiles]
             found = [self.library.function(unit, n, inner.emit) for n in names]
-            self._tiles[inner] = np.array(found, np.int64)
+            # another thread may have been faster, and its array be in use already
+            self._tiles.setdefault(inner, np.array(found, np.int64))
         return int(self._tiles[inner].ctypes.data)
 
 
@@ -86,8 +87,10 @@ class JitKernel(Kernel):
         address = self.jit.library.function(unit, unit, lambda m: emit(m, unit))
         return address, np.array(words, np.int64)
 
-    def step(self, calls: Sequence[Call], *kept: Any) -> NativeStep:
-        return NativeStep(self.jit.team, calls, (self.jit, kept))
+    def step(self, calls: Sequence[Call], operands: Mapping[str, Tensor], *kept: Any) -> NativeStep:
+        """Return a step; all memory that it points at stays as long as it, freed buffers too."""
+        tensors = [*operands.values(), *(k for k in kept if isinstance(k, Tensor))]
+        return NativeStep(self.jit.team, calls, (self.jit, [memory(t) for t in tensors], kept))
 
 
 def quantises(sig: Signature) -> bool:
@@ -100,10 +103,15 @@ def is_rounded(sig: Signature, weight: str) -> bool:
     return quantises(sig) and sig.format(weight)[0].is_quantised
 
 
+def memory(tensor: Tensor) -> Array:
+    """Return the bytes of an operand."""
+    array: Array = tensor.buffer.part(tensor.offset, tensor.nbytes)  # type: ignore[attr-defined]
+    return array
+
+
 def address(tensor: Tensor) -> int:
     """Return where an operand lies."""
-    array: Array = tensor.buffer.part(tensor.offset, tensor.nbytes)  # type: ignore[attr-defined]
-    return int(array.ctypes.data)
+    return int(memory(tensor).ctypes.data)
 
 
 def addresses(operands: Mapping[str, Tensor], *names: str) -> tuple[int, ...]:

@@ -265,7 +265,8 @@ class Code:
     def deal(self, items: Value) -> Iterator[Value]:
         """Run the body for items 0 .. items - 1, each taken by one thread; once in a function.
 
-        A thread that comes after the step is over takes nothing.
+        A thread that comes after the step is over takes nothing, whatever `items` is to it: it may
+        have counted them in memory that later steps have written meanwhile.
         """
         state, step = self.parameters[3:]
         word, done = state + 8 * WORD, state + 8 * DONE
@@ -277,8 +278,12 @@ class Code:
         def take() -> Value:
             taken.v = self.const(I64, -1)
             seen = self.var(self.fresh(word, I64))
-            left = lambda: (seen.v - here).below(items)  # noqa: E731
-            with self.whilst(lambda: self.both(left(), taken.v < 0)):
+
+            def is_left() -> Value:
+                is_open = (seen.v >> 32).equals(step)
+                return self.both(is_open, (seen.v & 0xFFFFFFFF) < items)
+
+            with self.whilst(lambda: self.both(is_left(), taken.v < 0)):
                 got = self.swap(word, seen.v, seen.v + 1)
                 taken.v = self.select(got.equals(seen.v), seen.v - here, taken.v)
                 seen.v = got

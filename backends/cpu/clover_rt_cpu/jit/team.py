@@ -49,7 +49,7 @@ class NativeStep:
 
     def __init__(self, team: Team, calls: Sequence[tuple[int, Array]], kept: Any = ()) -> None:
         self.team = team
-        self.kept = (kept, [words for _, words in calls])
+        self.kept: tuple[Any, ...] = (kept, [words for _, words in calls])
         self.table = np.array([(f, w.ctypes.data) for f, w in calls], np.int64).reshape(-1, 2)
 
     def __call__(self) -> None:
@@ -71,8 +71,9 @@ class Team:
         self.count = count
         self._threads = _Threads(library, count)
         self._lock = threading.Lock()
-        # threads that were never ended must not outlive the memory that they sleep in
-        self._end = weakref.finalize(self, _Threads.stop, self._threads)
+        # told to end but not waited for: this may be called wherever memory is collected, also
+        # where somebody holds a lock that ending threads need
+        self._end = weakref.finalize(self, _Threads.tell, self._threads)
 
     def run(self, table: Array) -> None:
         """Run the rows (function, arguments) of an int64 table in order."""
@@ -87,7 +88,7 @@ class Team:
 
 
 class _Threads:
-    """The threads of a team, and the memory that they share."""
+    """The threads of a team, and the memory that they share: each keeps it until it has ended."""
 
     def __init__(self, library: Library, count: int) -> None:
         self.library = library
@@ -99,7 +100,7 @@ class _Threads:
         self.objects = np.zeros(2 * OBJECT_BYTES, np.uint8)
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
         address = [library.function("team", n, _emit) for n in ("lead", "help", "stop")]
-        self.lead, self.help, self.end = (kind(a) for a in address)
+        self.lead, self.native_help, self.end = (kind(a) for a in address)
         self.threads: list[threading.Thread] = []
         self.owner = 0
 
@@ -110,9 +111,19 @@ class _Threads:
         self.state[TABLE], self.state[LENGTH] = table.ctypes.data, len(table)
         self.lead(self.at, 0, self.count)
 
-    def stop(self) -> None:
+    def help(self, index: int) -> None:
+        """Be one of the threads, until they are told to end."""
+        self.native_help(self.at, index, self.count)
+
+    def tell(self) -> None:
+        """Tell the threads to end."""
         if self.owner == os.getpid():
             self.end(self.at, 0, self.count)
+
+    def stop(self) -> None:
+        """End the threads."""
+        self.tell()
+        if self.owner == os.getpid():
             for thread in self.threads:
                 thread.join()
         self.threads, self.owner = [], 0
@@ -122,12 +133,8 @@ class _Threads:
         self.owner = os.getpid()
         self.threads = []
         for i in range(1, self.count):
-            thread = threading.Thread(
-                target=self.help,
-                args=(self.at, i, self.count),
-                name=f"clover-cpu-{i}",
-                daemon=True,
-            )
+            name = f"clover-cpu-{i}"
+            thread = threading.Thread(target=self.help, args=(i,), name=name, daemon=True)
             thread.start()
             self.threads.append(thread)
 
@@ -144,7 +151,7 @@ class _Threads:
             WAKE: "pthread_cond_broadcast",
         }
         for word, name in names.items():
-            self.state[word] = ctypes.cast(getattr(c, name), ctypes.c_void_p).value
+            self.state[word] = ctypes.cast(getattr(c, name), ctypes.c_void_p).value or 0
         mutex = self.objects.ctypes.data
         self.state[MUTEX], self.state[CONDITION] = mutex, mutex + OBJECT_BYTES
         c.pthread_mutex_init(ctypes.c_void_p(mutex), None)

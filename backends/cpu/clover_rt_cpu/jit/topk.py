@@ -239,12 +239,12 @@ def _summarise(
         code.store(value, summary + 4 * i)
     with code.loop(ids, CHUNK) as k:
         code.store(code.const(I32, TAKEN), row + k * 4)
-    with code.loop(0, code.least(ids, top)) as i:
+    with code.loop(0, code.least(ids, top)) as rank:
         key, at = largest(code, row, code.const(I64, CHUNK))
         code.store(code.const(I32, TAKEN), row + at * 4)
         bits = key ^ (key.sar(31) & 0x7FFFFFFF)
-        code.store(bits, summary + FIXED + i * 4)
-        code.store((first + at).to(I32), summary + FIXED + (top + i) * 4)
+        code.store(bits, summary + FIXED + rank * 4)
+        code.store((first + at).to(I32), summary + FIXED + (top + rank) * 4)
 
 
 def _emit_merge(module: ir.Module, name: str) -> None:
@@ -254,11 +254,11 @@ def _emit_merge(module: ir.Module, name: str) -> None:
     chunks = (vocab + (CHUNK - 1)) // CHUNK
     words = top * 2 + 4
     with code.when(code.part.equals(0)):
-        with code.loop(0, words) as i:
-            code.store(code.const(I32, 0), picks + i * 4)
+        with code.loop(0, words) as word:
+            code.store(code.const(I32, 0), picks + word * 4)
         finite = code.var(code.const(I32, 1))
-        with code.loop(0, code.threads) as i:
-            finite.v = finite.v & code.load(I32, flags + i * LINE, 4)
+        with code.loop(0, code.threads) as part:
+            finite.v = finite.v & code.load(I32, flags + part * LINE, 4)
         code.store(finite.v, picks)
     lo, hi = code.share(table.header(3))
     with code.loop(lo, hi) as w:
@@ -291,8 +291,11 @@ def _merge_best(
 
             def insert(value: Value = value, token: Value = token) -> None:
                 place = code.var(code.least(found.v, top - 1))
-                before = lambda: row + (top + place.v - 1) * 4  # noqa: E731
                 moves = code.var(code.const(I32, 1))
+
+                def before() -> Value:
+                    return row + (top + place.v - 1) * 4
+
                 with code.whilst(lambda: code.both(place.v > 0, moves.v > 0)):
                     older = code.load(F32, before())
 

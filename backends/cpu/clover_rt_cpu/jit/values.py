@@ -14,7 +14,7 @@ I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
 
-class _BFloat(ir.types.Type):
+class _BFloat(ir.types.Type):  # type: ignore[misc]
     """bfloat16, which llvmlite does not name."""
 
     def _to_string(self) -> str:
@@ -146,10 +146,6 @@ class Value:
     def differs(self, other: Value | Number) -> Value:
         """Is it another number; false with a NaN."""
         return self._compare(other, "!=")
-
-    def below(self, other: Value) -> Value:
-        """Is it less, both taken without a sign?"""
-        return Value(self.code, self.code.ir.icmp_unsigned("<", self.raw, other.raw))
 
     def sar(self, other: Value | Number) -> Value:
         """Shift copies of the sign in."""

@@ -19,7 +19,7 @@ from clover_rt.model.build import Capacity, build_graph
 from clover_rt.plan import Profile, bind
 from clover_rt.plugins import open_device
 from clover_rt.spec import Precision, StepLayout, TableClass
-from clover_rt.weights import load_weights
+from clover_rt.weights import check_scales, load_weights
 
 Progress = Callable[[int, int, str], None]
 
@@ -51,7 +51,9 @@ class Opened:
         on_progress: Progress | None = None,
     ) -> Model:
         """Allocate, prepare the weights and return the model; see `load`."""
-        graph = build_graph(self.source.config, load_weights(self.source.checkpoint), self.capacity)
+        checkpoint = self.source.checkpoint
+        check_scales(checkpoint.tensors)
+        graph = build_graph(self.source.config, load_weights(checkpoint), self.capacity)
         plan = bind(
             graph,
             self.device,

@@ -21,6 +21,7 @@ from clover_rt.cli import (
     info,
     new_backend,
     ops,
+    quantize,
     run,
     version,
 )
@@ -33,6 +34,7 @@ COMMANDS = {
     "backends": backends,
     "doctor": doctor,
     "fit": fit,
+    "quantize": quantize,
     "bench": bench,
     "ops": ops,
     "new-backend": new_backend,

@@ -38,13 +38,17 @@ class Progress:
         """Tell that `done` of `total` prompt tokens are committed."""
         self._show("reading the prompt", done, total)
 
+    def stored(self, done: int, total: int, what: str) -> None:
+        """Tell that `done` of `total` bytes of a checkpoint went through a phase."""
+        self._show(what, done, total, _gigabytes)
+
     def stop(self) -> None:
         """Remove the bar: something else is about to be printed."""
         if self._bar is not None:
             self._bar.close()
         self._bar, self._phase = None, ""
 
-    def _show(self, phase: str, done: int, total: int) -> None:
+    def _show(self, phase: str, done: int, total: int, spelled: Callable[[int], str] = str) -> None:
         if self._quiet:
             return
         now = self._clock()
@@ -59,8 +63,13 @@ class Progress:
             if self._bar is not None:
                 self._bar.update(done, total)
         elif now - self._since >= LINE_AFTER_S:
-            print(f"{phase}: {done} of {total}", file=self._stream, flush=True)
+            told = f"{phase}: {spelled(done)} of {spelled(total)}"
+            print(told, file=self._stream, flush=True)
             self._since = now
+
+
+def _gigabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB"
 
 
 class Bar:

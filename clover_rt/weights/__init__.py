@@ -2,5 +2,6 @@
 
 from clover_rt.weights.checkpoint import Checkpoint
 from clover_rt.weights.load import load_weights
+from clover_rt.weights.packed import PackedView, View, check_scales
 
-__all__ = ["Checkpoint", "load_weights"]
+__all__ = ["Checkpoint", "PackedView", "View", "check_scales", "load_weights"]

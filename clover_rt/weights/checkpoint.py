@@ -14,7 +14,7 @@ from clover_rt.model.generation import GenerationConfig
 from clover_rt.model.names import SKIPPED, detect_prefix, preview_names
 from clover_rt.weights.folder import open_tensors
 from clover_rt.weights.json_file import read_object
-from clover_rt.weights.tensor_file import TensorView
+from clover_rt.weights.packed import View, join_parts
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -28,7 +28,7 @@ class Checkpoint:
     config           the model's shape
     generation       defaults of decoding
     prefix           what the trunk's tensor names begin with
-    tensors          name -> view, without the skipped ones
+    tensors          name -> view, without the skipped ones; one for the parts of a quantised one
     skipped          tensors of parts that are not run: name pattern -> count
     missing_preview  full names of the preview's tensors where the file of a block-diffusion model
                      has none of them, so that only `ar` can run; else empty
@@ -39,7 +39,7 @@ class Checkpoint:
     config: ModelConfig
     generation: GenerationConfig
     prefix: str
-    tensors: Mapping[str, TensorView]
+    tensors: Mapping[str, View]
     skipped: Mapping[str, int]
     missing_preview: tuple[str, ...]
     warnings: tuple[str, ...] = ()
@@ -54,8 +54,8 @@ class Checkpoint:
         """Read a folder's configuration and headers, and map its weights.
 
         Raises BadCheckpoint: CRT-1101 not a folder, CRT-1102 no config.json, and those of
-        `read_object`, `ModelConfig.parse`, `GenerationConfig.parse` and `open_tensors`. Whether
-        the tensors fit the configuration is checked by `load_weights`.
+        `read_object`, `ModelConfig.parse`, `GenerationConfig.parse`, `open_tensors` and
+        `join_parts`. Whether the tensors fit the configuration is checked by `load_weights`.
         """
         path = Path(folder)
         if not path.is_dir():
@@ -78,11 +78,12 @@ class Checkpoint:
         has_defaults = (path / GENERATION).is_file()
         defaults = read_object(path / GENERATION) if has_defaults else {}
         generation = GenerationConfig.parse(defaults, config, str(path / GENERATION))
-        tensors, warnings = open_tensors(path)
-        skipped = Counter(_skipped_as(name) for name in tensors)
+        stored, warnings = open_tensors(path)
+        skipped = Counter(_skipped_as(name) for name in stored)
         del skipped[""]
         if skipped:
-            tensors = {n: view for n, view in tensors.items() if not n.startswith(SKIPPED)}
+            stored = {n: view for n, view in stored.items() if not n.startswith(SKIPPED)}
+        tensors = join_parts(stored)
         prefix = detect_prefix(tensors)
         preview = [prefix + name for name in preview_names(config)]
         is_missing = not any(name in tensors for name in preview)

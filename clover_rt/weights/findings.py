@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clover_rt.errors import BadCheckpoint
-from clover_rt.weights.tensor_file import FORMATS, TensorView
+from clover_rt.weights.packed import View
+from clover_rt.weights.tensor_file import FORMATS
 
 Shape = tuple[int, ...]
 SHOWN = 10
@@ -43,17 +44,17 @@ class Findings:
     def missing(self, name: str, shape: Shape) -> None:
         self._lines["missing"].append(f"{name} {list(shape)}")
 
-    def unknown(self, name: str, view: TensorView, note: str = "") -> None:
+    def unknown(self, name: str, view: View, note: str = "") -> None:
         tail = f" ({note})" if note else ""
         where = f"{view.dtype} {list(view.shape)} in {view.file.path.name}"
         self._lines["unknown"].append(f"{name} {where}{tail}")
 
-    def wrong_shape(self, name: str, view: TensorView, accepted: tuple[Shape, ...]) -> None:
+    def wrong_shape(self, name: str, view: View, accepted: tuple[Shape, ...]) -> None:
         wanted = " or ".join(str(list(shape)) for shape in accepted)
         text = f"{name} in {view.file.path.name} has {list(view.shape)}, wanted {wanted}"
         self._lines["of a wrong shape"].append(text)
 
-    def wrong_type(self, name: str, view: TensorView) -> None:
+    def wrong_type(self, name: str, view: View) -> None:
         text = f"{name} in {view.file.path.name} is {view.dtype}, wanted {', '.join(FORMATS)}"
         self._lines["of a wrong type"].append(text)
 

@@ -52,8 +52,16 @@ class Entry:
     nbytes: int
 
 
-def parse_header(blob: bytes, path: Path) -> dict[str, Entry]:
-    """Return name -> entry of a header's JSON; `start` counts from the first data byte.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The tensors of a file by name, and what its metadata says of it."""
+
+    entries: Mapping[str, Entry]
+    metadata: Mapping[str, str]
+
+
+def parse_header(blob: bytes, path: Path) -> Header:
+    """Return the entries and metadata of a header's JSON; `start` counts from the first data byte.
 
     Raises BadCheckpoint: CRT-1154 not UTF-8, CRT-1143 not JSON, CRT-1130 not an object, CRT-1147 a
     name that occurs twice, CRT-1135 malformed metadata, CRT-1131 a name that is not Unicode,
@@ -77,7 +85,7 @@ def parse_header(blob: bytes, path: Path) -> dict[str, Entry]:
         raise _bad(path, "CRT-1130", "its header does not begin with '{', as an object does")
     if twice:
         raise _bad(path, "CRT-1147", f"{twice[0]!r} occurs twice in its header")
-    _check_metadata(table.pop("__metadata__", None), path)
+    metadata = _metadata(table.pop("__metadata__", None), path)
     shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
     entries: dict[str, Entry] = {}
     for name, fields in table.items():
@@ -101,7 +109,7 @@ def parse_header(blob: bytes, path: Path) -> dict[str, Entry]:
             raise _bad(path, "CRT-1146", text)
         entries[name] = Entry(dtype, shape, start, size)
     _refuse_overlaps(entries, path)
-    return entries
+    return Header(entries, metadata)
 
 
 def data_bytes(entries: Mapping[str, Entry]) -> tuple[int, str]:
@@ -158,12 +166,13 @@ def _object(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
     return out
 
 
-def _check_metadata(metadata: Any, path: Path) -> None:
-    """Raise unless the metadata is what the format allows; nothing in it is used."""
+def _metadata(metadata: Any, path: Path) -> dict[str, str]:
+    """Return the metadata, empty where there is none; the format allows only strings."""
     if metadata is None:
-        return
+        return {}
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise _bad(path, "CRT-1135", "__metadata__ is not an object of strings")
+    return metadata
 
 
 def _has_surrogate(text: str) -> bool:

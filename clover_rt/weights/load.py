@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Sequence
 
+from clover_rt.errors import BadCheckpoint
 from clover_rt.model.config import ModelConfig
 from clover_rt.model.names import HEAD, PREFIXES, Part, Stored, split_expert, stored_tensors
 from clover_rt.spec import HostWeight, Weight
 from clover_rt.weights.checkpoint import Checkpoint
 from clover_rt.weights.findings import Findings
-from clover_rt.weights.pieces import Releaser, SplitExperts
-from clover_rt.weights.tensor_file import Array, TensorView
+from clover_rt.weights.packed import PackedView, View
+from clover_rt.weights.pieces import Releaser, SplitExperts, second_axis
 
 Shape = tuple[int, ...]
 SPLIT = re.compile(r"\.mlp\.experts\.\d+\.(?P<projection>gate|up|down)_proj\.weight\Z")
@@ -32,7 +33,8 @@ def load_weights(checkpoint: Checkpoint) -> dict[str, HostWeight]:
                  shared_gate, shared_up [Fs, D], shared_down [D, Fs], shared_scale [1, D]
 
     Raises one BadCheckpoint with every tensor that is missing (CRT-1160), unknown (CRT-1161), of
-    a wrong shape (CRT-1162) or type (CRT-1163), or CRT-1165 where these meet.
+    a wrong shape (CRT-1162) or type (CRT-1163), or CRT-1165 where these meet; CRT-1199 where one
+    layer's experts are quantised in several ways.
     """
     return _Loader(checkpoint).load()
 
@@ -76,9 +78,12 @@ class _Loader:
     def _whole(self, stored: Stored) -> None:
         name = self._full(stored.name)
         view = self._take(name, stored.accepted, stored.any_shape)
-        if view is not None:
-            codes = view.array.reshape(stored.shape)
-            self._add(stored.logical, name, stored.shape, [_weight(view, codes)])
+        if view is None:
+            return
+        weight = view.weight
+        if weight.shape != stored.shape:
+            weight = Weight(weight.format, stored.shape, weight.codes.reshape(stored.shape))
+        self._add(stored.logical, name, stored.shape, [weight])
 
     def _queries(self, stored: Stored) -> None:
         """Take the heads' query and gate rows apart: rows of one head lie together."""
@@ -87,9 +92,10 @@ class _Loader:
         if view is None:
             return
         heads, head_dim, d = self.config.heads, self.config.head_dim, self.config.hidden_size
-        split = view.array.reshape(heads, 2, head_dim, d)
+        weight = view.weight
         for half, logical in enumerate(("q", "gate")):
-            pieces = [_weight(view, split[head, half]) for head in range(heads)]
+            starts = [(2 * head + half) * head_dim for head in range(heads)]
+            pieces = [weight[start : start + head_dim] for start in starts]
             self._add(stored.logical + logical, name, (heads * head_dim, d), pieces)
 
     def _experts(self, stored: Stored) -> None:
@@ -105,11 +111,11 @@ class _Loader:
         if view is None:
             return
         if down:
-            self._add(stored.logical + "expert_down", name, view.shape, [_weight(view, view.array)])
+            self._add(stored.logical + "expert_down", name, view.shape, [view.weight])
             return
         experts, width, d = view.shape[0], view.shape[1] // 2, view.shape[2]
         for projection, rows in (("gate", slice(0, width)), ("up", slice(width, None))):
-            half = _weight(view, view.array[:, rows])
+            half = second_axis(view.weight, rows)
             self._add(f"{stored.logical}expert_{projection}", name, (experts, width, d), [half])
 
     def _any_split(self, stored: Stored, projections: Sequence[str]) -> bool:
@@ -129,13 +135,12 @@ class _Loader:
             if view is not None:
                 views.append(view)
         if len(views) == experts:
-            pieces = SplitExperts(views)
             name = f"{self.prefix}{layer}mlp.experts.*.{projection}_proj.weight"
+            _check_alike(name, views)
+            pieces = SplitExperts(views)
             self._add(f"{layer}expert_{projection}", name, (experts, *shape), pieces)
 
-    def _take(
-        self, name: str, accepted: tuple[Shape, ...], any_shape: bool = False
-    ) -> TensorView | None:
+    def _take(self, name: str, accepted: tuple[Shape, ...], any_shape: bool = False) -> View | None:
         """Return a tensor of a right shape and a readable type, or note what is wrong with it."""
         view = self.tensors.get(name)
         if view is None:
@@ -143,6 +148,9 @@ class _Loader:
             return None
         self.used.add(name)
         shape = view.shape
+        if isinstance(view, PackedView):
+            # groups lie along K, so nothing but the logical shape will do
+            accepted, any_shape = accepted[:1], False
         if shape not in accepted and not (any_shape and math.prod(shape) == math.prod(accepted[0])):
             self.findings.wrong_shape(name, view, accepted)
             return None
@@ -157,10 +165,18 @@ class _Loader:
     def _add(self, logical: str, name: str, shape: Shape, pieces: Sequence[Weight]) -> None:
         # experts of mixed types have the format that their pieces are converted to
         storage = pieces.format if isinstance(pieces, SplitExperts) else pieces[0].format
-        self.weights[logical] = HostWeight(name, storage, shape, pieces, release=self.release)
+        group = pieces[0].group
+        self.weights[logical] = HostWeight(name, storage, shape, pieces, group, self.release)
 
 
-def _weight(view: TensorView, codes: Array) -> Weight:
-    storage = view.format
-    assert storage is not None
-    return Weight(storage, codes.shape, codes)
+def _check_alike(name: str, views: Sequence[View]) -> None:
+    """Raise unless the experts are all floats, or all quantised in the same way."""
+    kinds = {f"{v.dtype}-{v.group}" if isinstance(v, PackedView) else "floats": v for v in views}
+    if len(kinds) > 1:
+        shown = "; ".join(f"{kind} in {v.file.path.name}" for kind, v in kinds.items())
+        raise BadCheckpoint(
+            what=f"the experts {name} cannot be read as one weight",
+            evidence=f"they are stored in several formats: {shown}",
+            fix="quantise the experts of one layer alike",
+            code="CRT-1199",
+        )

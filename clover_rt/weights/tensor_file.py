@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clover_rt.errors import BadCheckpoint
-from clover_rt.spec import Format
+from clover_rt.spec import Format, Weight
 from clover_rt.weights.header import MAX_HEADER_BYTES, Entry, data_bytes, parse_header
 from clover_rt.weights.json_file import LFS_MAGIC, lfs_pointer, unreadable
 
@@ -66,13 +66,21 @@ class TensorView:
             )
         return self.file.array(entry, storage.codes_dtype)
 
+    @property
+    def weight(self) -> Weight:
+        """The tensor as a weight over the mapped file; raises as `array` does."""
+        array = self.array
+        assert self.format is not None
+        return Weight(self.format, self.shape, array)
+
 
 class TensorFile:
     """One safetensors file: entries by name over a read-only map.
 
-    path     the file
-    entries  name -> Entry
-    nbytes   size of the file
+    path      the file
+    entries   name -> Entry
+    metadata  what the file says of itself
+    nbytes    size of the file
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,7 +99,8 @@ class TensorFile:
                     raise lfs_pointer(path)
                 length = self._header_length(first)
                 stream.seek(LENGTH_BYTES)
-                self.entries = parse_header(stream.read(length), path)
+                header = parse_header(stream.read(length), path)
+                self.entries, self.metadata = header.entries, header.metadata
                 self._data = LENGTH_BYTES + length
                 self._check_size()
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -117,6 +126,11 @@ class TensorFile:
         last = end // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def release_array(self, array: Array) -> None:
+        """Let go of the memory under a dense array over this file; see `release`."""
+        start = array.ctypes.data - self.address
+        self.release(start, start + array.nbytes)
 
     def _header_length(self, first: bytes) -> int:
         if len(first) < LENGTH_BYTES:

@@ -86,3 +86,12 @@ def test_stopping_twice_changes_nothing(clock):
     shown = stream.getvalue()
     progress.stop()
     assert stream.getvalue() == shown
+
+
+def test_bytes_of_a_checkpoint_are_told_in_gigabytes(clock):
+    stream = io.StringIO()
+    progress = Progress(stream, clock=clock)
+    for done in (1, 12_340_000_000, 69_320_000_000):
+        progress.stored(done, 69_320_000_000, "quantising")
+        clock.now += 3
+    assert stream.getvalue() == "quantising: 12.34 GB of 69.32 GB\n"

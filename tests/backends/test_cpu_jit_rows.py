@@ -17,7 +17,7 @@ from clover_rt_cpu.jit.isa import supported
 
 ROWS = 23
 FORMATS = ("f32", "f16", "bf16", "q8", "q4-32", "q4-64", "q4-128")
-# generated kernels are experimental: they are judged in the full lane
+# generating code for every processor takes its time: in the full lane
 pytestmark = pytest.mark.full
 SETS = supported()
 Run = Callable[[np.ndarray], np.ndarray]

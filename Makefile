@@ -24,7 +24,7 @@ $(RUN_READY): pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(TEST_READY): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,test-cuda]'
 	@touch $(RUN_READY) $@
 
 run: $(RUN_READY)

@@ -17,7 +17,13 @@ from typing import Any
 from clover_rt import errors
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("clover_rt", "backends/cpu/clover_rt_cpu", "conformance/clover_rt_conformance")
+PACKAGES = (
+    "clover_rt",
+    "backends/cpu/clover_rt_cpu",
+    "backends/cuda/clover_rt_cuda",
+    "backends/rocm/clover_rt_rocm",
+    "conformance/clover_rt_conformance",
+)
 # findings of a machine's health are not errors of a command
 LEFT_OUT = ("clover_rt/doctor",)
 TARGET = Path(__file__).with_name("errors.md")

@@ -15,6 +15,8 @@ from clover_rt.plugins import Status
 KERNELS_S = 180.0
 MODEL_S = 120.0
 REFERENCE = "cpu"
+OWN = ("cuda", "rocm")
+"""Backends that are always installed: not every machine has their cards."""
 
 
 def probe(host: Host, report: dict[str, Any], wanted: Sequence[str]) -> Iterator[Finding]:
@@ -30,7 +32,8 @@ def probe(host: Host, report: dict[str, Any], wanted: Sequence[str]) -> Iterator
             continue
         if row.status != "usable":
             fix = row.fix or f"see `clover-rt backends --why {row.name}`"
-            yield finding("CRT-5701", f"{row.name}: {row.reason}", fix=fix)
+            code = "CRT-5704" if row.name in OWN and not wanted else "CRT-5701"
+            yield finding(code, f"{row.name}: {row.reason}", fix=fix)
         elif all(d.is_software for d in row.devices):
             names = ", ".join(f"{d.id} ({d.name})" for d in row.devices)
             yield finding("CRT-5703", f"{row.name}: {names}")

@@ -321,9 +321,15 @@ CODES = _table(
     ),
     (
         "CRT-5703",
-        _W,
+        _I,
         "a backend has only software devices, which are not chosen by themselves",
         "nothing, if it is for tests; else see the findings on the GPU",
+    ),
+    (
+        "CRT-5704",
+        _I,
+        "a backend that comes with clover-rt has nothing to run on here",
+        "nothing, if you do not want it; else {fix}",
     ),
     (
         "CRT-5801",

@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("clover_rt", "clover_rt_cpu", "clover_rt_conformance")
+PACKAGES = (
+    "clover_rt",
+    "clover_rt_cpu",
+    "clover_rt_cuda",
+    "clover_rt_rocm",
+    "clover_rt_conformance",
+)
 GREETING = (
     "Hello! I am a very small Clover demo model. Ask me to count, sort, spell or write a short "
     "function.\n"
@@ -85,7 +91,12 @@ def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel):
     ):
         assert name in names
     # every module of the tree, and no test of it
-    for package in ("clover_rt", "backends/cpu/clover_rt_cpu"):
+    for package in (
+        "clover_rt",
+        "backends/cpu/clover_rt_cpu",
+        "backends/cuda/clover_rt_cuda",
+        "backends/rocm/clover_rt_rocm",
+    ):
         for path in (ROOT / package).rglob("*.py"):
             assert path.relative_to((ROOT / package).parent).as_posix() in names
     # the suite and the template of a new backend ship tests for others; the rest ships none

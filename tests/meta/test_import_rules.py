@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("clover_rt", "backends/cpu/clover_rt_cpu", "conformance/clover_rt_conformance")
+SOURCES = (
+    "clover_rt",
+    "backends/cpu/clover_rt_cpu",
+    "backends/cuda/clover_rt_cuda",
+    "backends/rocm/clover_rt_rocm",
+    "conformance/clover_rt_conformance",
+)
 CONTRACTS = {
     c["id"]: c["name"]
     for c in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][

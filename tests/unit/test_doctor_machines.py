@@ -259,6 +259,11 @@ MACHINES = {
         ["CRT-5701"],
         1,
     ),
+    "no-nvidia-card": (
+        Machine(backends=(CPU, Status("cuda", "cuda", "1", "1.0", "unusable", "no torch", "x"))),
+        ["CRT-5704"],
+        0,
+    ),
     "only-a-software-device": (
         Machine(
             backends=(
@@ -270,7 +275,7 @@ MACHINES = {
             )
         ),
         ["CRT-5703"],
-        1,
+        0,
     ),
     "no-backend": (Machine(backends=()), [], 2),
 }

@@ -1,0 +1,102 @@
+"""Find OpenCL devices. AMD GPUs are offered by default, every other device only by its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+from clover_rt.backend import Device, DeviceInfo, Probe
+from clover_rt.errors import BackendUnavailable
+
+INSTALL = 'pip install "clover-rt[opencl]"'
+DRIVER = (
+    "install your card's OpenCL driver (AMD: the ROCm or Adrenalin runtime, or Mesa's rusticl); "
+    "`clover-rt doctor` lists what the loader sees"
+)
+AMD = 0x1002
+
+
+def probe() -> Probe:
+    """Return the OpenCL devices of this machine, or what is missing."""
+    if importlib.util.find_spec("pyopencl") is None:
+        return Probe(problem="the package pyopencl is not installed", fix=INSTALL)
+    try:
+        listed = platforms()
+    # a loader or a driver that is broken must not end the program
+    except Exception as error:
+        return Probe(problem=f"OpenCL cannot be asked: {type(error).__name__}: {error}", fix=DRIVER)
+    found = [d for _, devices in listed for d in devices]
+    if not found:
+        names = ", ".join(name for name, _ in listed)
+        problem = f"no OpenCL device; platforms: {names}" if names else "no OpenCL platform"
+        return Probe(problem=problem, fix=DRIVER)
+    infos = [describe(i, device) for i, device in enumerate(found)]
+    # a card of its own comes before a processor's graphics
+    order = sorted(range(len(infos)), key=lambda i: bool(found[i].host_unified_memory))
+    return Probe(devices=tuple(infos[i] for i in order))
+
+
+def describe(index: int, device: Any) -> DeviceInfo:
+    """Return what is told of an OpenCL device; it is `opencl:INDEX`."""
+    offered = is_amd_gpu(device)
+    return DeviceInfo(
+        id=f"opencl:{index}",
+        name=device.name.strip(),
+        kind="gpu" if _is_gpu(device) else "cpu",
+        memory_bytes=device.global_mem_size,
+        is_software=not offered,
+        notes={
+            "engine": "opencl",
+            "platform": f"{device.platform.name.strip()}, {device.platform.version.strip()}",
+            "driver": device.driver_version.strip(),
+            "chosen": "by default" if offered else "only by --device: not an AMD GPU",
+        },
+    )
+
+
+def is_amd_gpu(device: Any) -> bool:
+    return _is_gpu(device) and (device.vendor_id == AMD or "AMD" in device.vendor)
+
+
+def open_device(info: DeviceInfo) -> Device:
+    """Open the device with an id `opencl:N`."""
+    from clover_rt_rocm.opencl.device import ClDevice
+
+    index = int(info.id.partition(":")[2])
+    found = [d for _, devices in platforms() for d in devices]
+    if index >= len(found):
+        raise BackendUnavailable(
+            what=f"device {info.id} was to be opened",
+            evidence=f"there are {len(found)} OpenCL devices now",
+            fix="run `clover-rt backends` again: a driver or a card has gone",
+        )
+    return ClDevice(found[index])
+
+
+def platforms() -> list[tuple[str, list[Any]]]:
+    """Return (name, devices) of each platform; one without devices is normal."""
+    # its own cache of programs may wait a minute for the lock of a process that has died
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    import pyopencl as cl
+
+    try:
+        listed = cl.get_platforms()
+    except cl.LogicError as error:
+        if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
+            return []
+        raise
+    out = []
+    for platform in listed:
+        try:
+            devices = platform.get_devices()
+        except cl.Error:
+            devices = []
+        out.append((platform.name.strip(), devices))
+    return out
+
+
+def _is_gpu(device: Any) -> bool:
+    import pyopencl as cl
+
+    return bool(device.type & cl.device_type.GPU)

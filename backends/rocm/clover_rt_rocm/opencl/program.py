@@ -1,0 +1,123 @@
+"""Programs: sources put together, compiled, and kept on disk.
+
+The cache lies in `clover-rt/opencl` of the user's cache folder (XDG_CACHE_HOME). A file's name is a
+hash of device, driver, options and source; it begins with a hash of the rest. Drivers that keep
+their own cache of sources have no use for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyopencl as cl
+from pyopencl.characterize import has_src_build_cache
+
+from clover_rt.errors import CompileError
+
+SOURCES = Path(__file__).parent / "cl"
+DIGEST = hashlib.sha256().digest_size
+
+
+@cache
+def text(name: str) -> str:
+    """Return a source file by its name without the ending."""
+    return (SOURCES / f"{name}.cl").read_text()
+
+
+def weight_text(name: str, codes: str, has_zero: bool, *files: str) -> str:
+    """Return files that are compiled once a weight: its name, its codes (f32 to q4), its zeros."""
+    given = {"NAME": name, f"CODES_{codes.upper()}": 1, "HAS_ZERO": int(has_zero)}
+    drop = "".join(f"#undef {key}\n" for key in given)
+    return defines(given) + "".join(text(f) for f in files) + drop
+
+
+def defines(values: Mapping[str, Any]) -> str:
+    return "".join(f"#define {key} {value}\n" for key, value in values.items())
+
+
+class Programs:
+    """The programs of one device, compiled as they are asked for.
+
+    folder  of the cache; None: the user's, or no cache where the driver has one
+    """
+
+    def __init__(self, context: Any, device: Any, folder: Path | None = None) -> None:
+        self.context = context
+        self.device = device
+        self.compiled = 0
+        self._built: dict[str, Any] = {}
+        self._folder = folder
+        if folder is None and not has_src_build_cache(device):
+            self._folder = cache_folder()
+        self._options = ["-cl-std=CL1.2"]
+        exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        if device.single_fp_config & exact:
+            self._options.append("-cl-fp32-correctly-rounded-divide-sqrt")
+
+    def kernel(self, source: str, name: str) -> Any:
+        """Return a new kernel object; CompileError (CRT-3500) with the compiler's log."""
+        if source not in self._built:
+            self._built[source] = self._program(source, name)
+        return cl.Kernel(self._built[source], name)
+
+    def _program(self, source: str, name: str) -> Any:
+        path = None if self._folder is None else self._folder / f"{self._key(source)}.bin"
+        found = None if path is None else _read(path)
+        if found is not None:
+            with suppress(cl.Error):
+                program = cl.Program(self.context, [self.device], [found])
+                return program.build(options=self._options)
+        self.compiled += 1
+        with warnings.catch_warnings():
+            # some compilers say something of every program
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            try:
+                program = cl.Program(self.context, source).build(options=self._options)
+            except cl.Error as error:
+                raise CompileError.of(self.device.name.strip(), name, str(error)) from error
+        if path is not None:
+            _write(path, program.get_info(cl.program_info.BINARIES)[0])
+        return program
+
+    def _key(self, source: str) -> str:
+        d = self.device
+        about = (d.name, d.vendor, d.version, d.driver_version, d.platform.version)
+        told = repr((about, self._options, source))
+        return hashlib.sha256(told.encode()).hexdigest()
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
+    return root / "clover-rt" / "opencl"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    sound = hashlib.sha256(data[DIGEST:]).digest() == data[:DIGEST]
+    return data[DIGEST:] if sound else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    name = ""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(data).digest() + data)
+        os.replace(name, path)
+    except OSError:
+        # without a cache the next start compiles again
+        with suppress(OSError):
+            os.unlink(name)

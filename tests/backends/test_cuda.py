@@ -1,0 +1,181 @@
+"""The cuda backend without a card: what its probe says, and its kernels under the interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import util
+from typing import Any, ClassVar
+
+import pytest
+
+from clover_rt.errors import OutOfMemory
+from clover_rt.ops import HOT, OPS
+from clover_rt_conformance import Suite
+
+torch = pytest.importorskip("torch", reason="needs torch and triton (extra cuda-test)")
+pytest.importorskip("triton", reason="needs torch and triton (extra cuda-test)")
+
+from clover_rt_cuda.backend import INTERPRET, CudaBackend  # noqa: E402
+
+ENVIRONMENT = {INTERPRET: "1", "TRITON_INTERPRET": "1"}
+BUILT_WITHOUT_CUDA = torch.version.cuda is None
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a fresh process, which has loaded nothing yet."""
+    given = {k: v for k, v in os.environ.items() if k not in ENVIRONMENT}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=given | environment, capture_output=True, text=True
+    )
+
+
+def test_loading_the_plugin_loads_neither_torch_nor_triton() -> None:
+    script = (
+        "import sys, clover_rt_cuda; clover_rt_cuda.clover_rt_backends()\n"
+        "print(sorted({'torch', 'triton'} & set(sys.modules)))"
+    )
+    assert run(script).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("absent", ["torch", "triton"])
+def test_a_missing_library_is_named_by_the_probe(
+    absent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = util.find_spec
+    monkeypatch.setattr(
+        "clover_rt_cuda.backend.find_spec", lambda name: None if name == absent else real(name)
+    )
+    probe = CudaBackend().probe()
+    assert probe.devices == ()
+    assert probe.problem == f"{absent} cannot be imported"
+    assert "torch" in probe.fix
+
+
+@pytest.mark.skipif(not BUILT_WITHOUT_CUDA, reason="this torch is built with CUDA")
+def test_a_torch_without_cuda_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(INTERPRET, raising=False)
+    probe = CudaBackend().probe()
+    assert probe.devices == ()
+    assert "built without CUDA" in probe.problem and "CUDA build" in probe.fix
+
+
+def test_the_interpreter_is_offered_only_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(INTERPRET, raising=False)
+    assert "interpreter" not in [d.id for d in CudaBackend().probe().devices]
+    monkeypatch.setenv(INTERPRET, "1")
+    (device,) = [d for d in CudaBackend().probe().devices if d.id == "interpreter"]
+    assert device.is_software
+
+
+def test_the_interpreter_is_refused_where_triton_compiles_already() -> None:
+    script = (
+        "import triton\n"
+        "from clover_rt_cuda.backend import INTERPRETER, CudaBackend\n"
+        "from clover_rt.errors import BackendUnavailable\n"
+        "try: CudaBackend().open(INTERPRETER)\n"
+        "except BackendUnavailable as error: print(error.code)\n"
+    )
+    assert run(script).stdout.strip() == "CRT-3520"
+
+
+def test_memory_that_does_not_fit_is_told_with_the_tensor_and_both_numbers() -> None:
+    from clover_rt_cuda.ahead import Recorder
+
+    device = Recorder()
+    device.torch = torch.device("cpu")
+    with pytest.raises(OutOfMemory) as caught:
+        device.zeros(1 << 50, torch.float32, "layers.3.mlp.experts.down_proj")
+    error = caught.value
+    assert error.code == "CRT-3230"
+    assert error.what.startswith(f"layers.3.mlp.experts.down_proj needs {1 << 52} bytes")
+    assert f"requested {1 << 52} bytes, free " in error.evidence
+    assert error.fix.count(";") == 2
+
+
+def test_there_is_a_kernel_for_every_primitive() -> None:
+    from clover_rt_cuda.kernels import KERNELS
+
+    assert {name for name, spec in OPS.items() if spec.reference is not None} <= set(KERNELS)
+
+
+class Interpreted(Suite):
+    """Cases on the interpreter, in a worker of their own."""
+
+    backend = "cuda"
+    device = "interpreter"
+    environment: ClassVar[dict[str, str]] = ENVIRONMENT
+    # the interpreter takes seconds where a card takes microseconds
+    timeout_s = 900.0
+
+
+class TestBoundaries(Interpreted):
+    """The smallest case that has the boundary, one or a few an op; all others: the full lane."""
+
+    require: ClassVar[tuple[str, ...]] = HOT
+    cases: ClassVar[tuple[str, ...]] = (
+        "device/copies",
+        "device/new-memory-is-zero",
+        "begin/pages",
+        "begin/counts",
+        "embed_rows/q4-32/T=33",
+        "embed_rows/q8/T=1",
+        "linear/q4-64/T=33,N=65,K=192/residual",
+        "linear/q8/T=1,N=257,K=192/residual",
+        "linear/bf16/T=7,N=65,K=200",
+        "linear/f32/T=3,N=1,K=7",
+        "linear/q4-128/T=0,N=64,K=128",
+        "expert_gemm/q4-32/T=7/spread",
+        "expert_gemm/q8/T=33/one-expert",
+        "expert_gemm/bf16/T=33/shared",
+        "expert_gemm/f32/T=1/last-expert",
+        "expert_gemm/q4-64/T=0/spread",
+        "group_rows/E=16,R=4/T=33/out-of-range",
+        "router_topk/E=16,R=4/four-sequences",
+        "router_topk/one-nan",
+        "router_topk/all-minus-inf",
+        "coreset/E=16,R=4,p=0.5/four-sequences",
+        "coreset/ties",
+        "combine/R=8/T=33",
+        "gdn_gates/H=4/T=33",
+        "gated_norm/H=4,V=24/T=33",
+        "rms_norm/G=3,K=24/T=31/offset=1",
+        "output_gate/N=129/T=33",
+        "rope/H=3,K=32,r=16/four-sequences",
+        "kv_append/over-pages",
+        "causal_conv/C=56/four-sequences",
+        "block_scan/H=4,K=16,V=24/four-sequences",
+        "block_scan/H=4,K=16,V=24/commit8/equal-keys",
+        "block_scan/H=4,K=16,V=24/commit33",
+        "block_scan/equal-keys-kept/commit64",
+        "block_memory/H=4,K=16,V=24/preview33",
+        "advance/several",
+        "attend/H=4,K=32/x300/preview32@0",
+        "attend/H=4,K=32/x1/verify8@200",
+        "attend/H=3,K=20/x1/four-sequences",
+        "confidence_topk/q4-32/top=8/verify8",
+        "confidence_topk/bf16/top=64/two-slots",
+        "confidence_topk/f32/top=4/preview8/ties",
+        "confidence_topk/f32/top=4/preview8/nan-unwanted",
+        "confidence_topk/q8/top=1/none-wanted",
+    )
+
+
+@pytest.mark.full
+class TestEverything(Interpreted):
+    """Every case of every contract, and the device's memory."""
+
+    require: ClassVar[tuple[str, ...]] = HOT
+    ops: ClassVar[tuple[str, ...]] = (
+        "device",
+        *(name for name, spec in OPS.items() if spec.reference is not None),
+    )
+
+
+def test_the_boundaries_name_every_primitive() -> None:
+    named = {case.split("/")[0] for case in TestBoundaries.cases}
+    primitives: dict[str, Any] = {n: s for n, s in OPS.items() if s.reference is not None}
+    assert set(primitives) <= named

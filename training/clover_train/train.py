@@ -135,7 +135,9 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
     first, spent = 0, 0.0
     resume = folder / "resume.pt"
     start_from = resume if resume.exists() else Path(a.init) if a.init else None
-    if start_from:
+    if start_from and start_from.is_dir():
+        model.load_state_dict(checkpoint.read(start_from).state_dict())
+    elif start_from:
         saved = torch.load(start_from, weights_only=True)
         model.load_state_dict(saved["model"])
         muon.load_state_dict(saved["muon"])
@@ -233,7 +235,7 @@ def main() -> None:
     parser.add_argument("--rounding", type=float, default=0.1, help="last share with q4 rounding")
     parser.add_argument("--check", type=int, default=16, help="held-out samples a kind")
     parser.add_argument("--every", type=int, default=400, help="steps between checks")
-    parser.add_argument("--init", default="", help="resume.pt of a run to go on from")
+    parser.add_argument("--init", default="", help="resume.pt or checkpoint folder to go on from")
     parser.add_argument("--state", default="/tmp/clover-train", help="folder of resume states")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--port", type=int, default=29531)

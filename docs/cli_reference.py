@@ -38,6 +38,7 @@ def entries(parser: argparse.ArgumentParser) -> Iterator[str]:
         names = ", ".join(action.option_strings) or str(action.metavar)
         if action.option_strings and action.nargs != 0:
             value = action.metavar or "{" + ",".join(action.choices or ()) + "}"
+            value = " ".join(value) if isinstance(value, tuple) else value
             names += f" {value}"
         yield f"| `{cell(names)}` | {cell(action.help or '')} |"
 

@@ -12,13 +12,14 @@ from clover_rt.cli.output import own_output
 from clover_rt.cli.parser import named, not_negative_int, positive
 
 HELP = "time the passes of a checkpoint"
-DESCRIPTION = """Time a preview of 32 distinct tokens, one of masks, a one-token decode and prefill,
-at several depths of the KV cache, beside the memory bandwidth measured in the same run. A preview
-must read the experts that its rows choose, so their number a layer is shown: compare previews of
-like numbers only. --compare A B puts two reports side by side if they were measured alike."""
+DESCRIPTION = """Time a preview of 32 distinct tokens, one of masks, a decode of one token and
+prefill, at several depths of the KV cache, beside the memory bandwidth measured in the same run. A
+preview must read the experts that its rows choose, so their number a layer is shown: compare
+previews of like numbers only. --compare A B puts two reports side by side if they were measured
+alike."""
 EXAMPLES = """  clover-rt bench
   clover-rt bench path/to/checkpoint --precision fast --depths 0 8192 --out q4.json
-  clover-rt bench --compare q8.json q4.json"""
+  clover-rt bench --compare path/to/q8.json path/to/q4.json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -225,6 +225,7 @@ class ClDevice(Device):
                 evidence=f"this process holds {self.used} of "
                 f"{self.handle.global_mem_size} bytes: {error}",
                 fix=REMEDIES,
+                code="CRT-3241",
             )
         if error.code in LOST:
             return DeviceLost.of(self.name, op, str(error))
@@ -237,6 +238,7 @@ class ClDevice(Device):
             evidence=f"requested {nbytes} bytes, free {free} of "
             f"{self.handle.global_mem_size}, largest buffer {self.max_binding_bytes}: {why}",
             fix=REMEDIES,
+            code="CRT-3242",
         )
 
     def close(self) -> None:
@@ -256,5 +258,6 @@ def _inside(buffer: Buffer, offset: int, n: int) -> Any:
             what=f"bytes {offset} .. {offset + n} of an OpenCL buffer were to be copied",
             evidence=f"the buffer has {buffer.nbytes} bytes",
             fix="report this as a bug of the caller, with the command that showed it",
+            code="CRT-9032",
         )
     return buffer.handle

@@ -70,6 +70,7 @@ def open_device(info: DeviceInfo) -> Device:
             what=f"device {info.id} was to be opened",
             evidence=f"there are {len(found)} OpenCL devices now",
             fix="run `clover-rt backends` again: a driver or a card has gone",
+            code="CRT-3012",
         )
     return ClDevice(found[index])
 

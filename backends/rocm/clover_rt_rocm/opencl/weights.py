@@ -82,6 +82,7 @@ def _rows_of_a_part(device: ClDevice, weights: Sequence[HostWeight], multiple: i
                 evidence=f"{multiple} rows of its first axis take {each * multiple} bytes, the "
                 f"largest buffer holds {device.max_binding_bytes}",
                 fix="quantize the checkpoint to q4 or q8, or use --backend cpu",
+                code="CRT-3240",
             )
     return rows
 

@@ -94,4 +94,4 @@ def _thought(args: Args) -> str:
     return f"{args[0]} takes {('no arguments', 'one argument', 'two arguments')[count]}."
 
 
-KINDS = (Kind("python", 1.2, _draw, _prompts, _answer, _thought),)
+KINDS = (Kind("python", 0.8, _draw, _prompts, _answer, _thought),)

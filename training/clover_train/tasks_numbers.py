@@ -226,10 +226,10 @@ def _times_thought(args: Args) -> str:
 
 
 KINDS = (
-    Kind("arithmetic", 2.2, _arith_draw, _arith_prompts, _arith_answer, _arith_thought),
-    Kind("count", 1.6, _count_draw, _count_prompts, _count_answer, _count_thought),
-    Kind("sequence", 1.2, _sequence_draw, _sequence_prompts, _sequence_answer, _sequence_thought),
+    Kind("arithmetic", 3.0, _arith_draw, _arith_prompts, _arith_answer, _arith_thought),
+    Kind("count", 2.4, _count_draw, _count_prompts, _count_answer, _count_thought),
+    Kind("sequence", 2.0, _sequence_draw, _sequence_prompts, _sequence_answer, _sequence_thought),
     Kind("sort", 1.9, _sort_draw, _sort_prompts, _sort_answer, _sort_thought),
-    Kind("number-words", 0.8, _words_draw, _words_prompts, _words_answer, _words_thought),
-    Kind("times-table", 1.0, _times_draw, _times_prompts, _times_answer, _times_thought),
+    Kind("number-words", 0.5, _words_draw, _words_prompts, _words_answer, _words_thought),
+    Kind("times-table", 1.4, _times_draw, _times_prompts, _times_answer, _times_thought),
 )

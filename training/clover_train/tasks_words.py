@@ -230,7 +230,7 @@ KINDS = (
     ),
     Kind(
         "spell",
-        1.1,
+        0.6,
         _spell_draw,
         _spell_prompts,
         lambda a: "-".join(a[0]),
@@ -240,7 +240,7 @@ KINDS = (
     ),
     Kind(
         "echo",
-        1.0,
+        0.8,
         _echo_draw,
         _echo_prompts,
         lambda a: "Here you go: " + " ".join([a[1]] * a[0]),
@@ -248,11 +248,11 @@ KINDS = (
     ),
     Kind(
         "range",
-        1.1,
+        1.5,
         _range_draw,
         _range_prompts,
         lambda a: ", ".join(_range_items(a)),
         _range_thought,
     ),
-    Kind("date", 1.0, _date_draw, _date_prompts, _date_answer, _date_thought),
+    Kind("date", 1.4, _date_draw, _date_prompts, _date_answer, _date_thought),
 )

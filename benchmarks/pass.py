@@ -13,9 +13,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
-from clover_rt.bench import Setting, report
+
+def measure(model: str | None, args: argparse.Namespace) -> dict[str, Any]:
+    """Return a report from a process of its own: a peak of memory is the process's."""
+    command = [sys.executable, "-m", "clover_rt", "bench", *([model] if model else []), "--json"]
+    for name in ("backend", "device", "precision", "chunk", "repeats", "seed"):
+        if (value := getattr(args, name)) is not None:
+            command += [f"--{name}", str(value)]
+    done = subprocess.run(
+        [*command, "--depths", *map(str, args.depths)], stdout=subprocess.PIPE, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def main() -> None:
@@ -33,22 +47,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     args = parser.parse_args()
-    reports = [
-        report(
-            Setting(
-                model,
-                args.backend,
-                args.device,
-                args.precision,
-                tuple(args.depths),
-                args.chunk,
-                args.repeats,
-                args.seed,
-            )
-        )
-        for _ in range(args.rounds)
-        for model in args.models or [None]
-    ]
+    reports = [measure(m, args) for _ in range(args.rounds) for m in args.models or [None]]
     text = json.dumps({"benchmark": "passes", "schema": 1, "reports": reports}, indent=1)
     print(text)
     if args.out:

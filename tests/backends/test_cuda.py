@@ -9,15 +9,12 @@ from importlib import util
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from clover_rt.errors import OutOfMemory
 from clover_rt.ops import HOT, OPS
 from clover_rt_conformance import Suite
-
-torch = pytest.importorskip("torch", reason="needs torch and triton (extra cuda-test)")
-pytest.importorskip("triton", reason="needs torch and triton (extra cuda-test)")
-
-from clover_rt_cuda.backend import INTERPRET, CudaBackend  # noqa: E402
+from clover_rt_cuda.backend import INTERPRET, CudaBackend
 
 ENVIRONMENT = {INTERPRET: "1", "TRITON_INTERPRET": "1"}
 BUILT_WITHOUT_CUDA = torch.version.cuda is None

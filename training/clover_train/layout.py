@@ -79,11 +79,11 @@ class Piece:
 def lay_out(example: Tokens, rng: Random, mask_id: int, fill_id: int, copies: int) -> Piece:
     """Choose the block starts and masks of one example.
 
-    Six in ten start at the prompt's end, as decoding does; the others anywhere in the response,
+    Three in four start at the prompt's end, as decoding does; the others anywhere in the response,
     half of these 16 wide with the first row known and the others masked, as self-speculation does.
     """
     prompt, response = example.prompt, example.response
-    offset = 0 if rng.random() < 0.6 else rng.randrange(len(response))
+    offset = 0 if rng.random() < 0.75 else rng.randrange(len(response))
     drafts = offset > 0 and rng.random() < 0.5
     head = len(prompt) + offset
     pad = -head % CHUNK

@@ -14,8 +14,8 @@ _SPOKEN = {"+": "plus", "-": "minus", "x": "times"}
 def _arith_draw(rng: Random) -> Args:
     op = rng.choice("+++---x")
     if op == "x":
-        return op, rng.randint(2, 12), rng.randint(2, 12)
-    a, b = rng.randint(0, 99), rng.randint(0, 99)
+        return op, rng.randint(2, 10), rng.randint(2, 10)
+    a, b = rng.randint(0, 50), rng.randint(0, 50)
     return (op, max(a, b), min(a, b)) if op == "-" else (op, a, b)
 
 
@@ -46,11 +46,11 @@ def _arith_thought(args: Args) -> str:
 
 
 def _count_draw(rng: Random) -> Args:
-    # short ones are frequent, and a few take the 150 tokens that an answer may have
-    length = min(rng.randint(4, 30), rng.randint(4, 30), rng.randint(4, 36))
-    step = rng.choice((1, 1, 1, 1, 2, 2, 3, 4, 5, 10))
-    start = rng.randint(0, 60 if step < 10 else 20) if rng.random() < 0.7 else 1
-    length = length if start + step * (length - 1) < 100 else min(length, 24)
+    # short ones are frequent, and a few take the 120 tokens that thirty numbers need
+    step = rng.choice((1, 1, 1, 1, 2, 2, 5, 10))
+    start = rng.randint(0, 50) if rng.random() < 0.7 else 1
+    fits = (99 - start) // step + 1
+    length = min(rng.randint(4, 30), rng.randint(4, 30), fits)
     end = start + step * (length - 1)
     return (end, start, -step) if rng.random() < 0.3 else (start, end, step)
 
@@ -88,13 +88,14 @@ def _count_thought(args: Args) -> str:
 
 
 def _sequence_draw(rng: Random) -> Args:
-    more = rng.randint(3, 8)
+    more = rng.randint(3, 6)
     if rng.random() < 0.15:
-        return "double", rng.randint(1, 12), 2, rng.randint(3, 7)
+        return "double", rng.randint(1, 9), 2, min(more, 5)
+    step = rng.randint(1, 10)
+    first = rng.randint(0, min(50, 99 - step * (more + 2)))
     if rng.random() < 0.3:
-        step = rng.randint(1, 9)
-        return "down", step * (more + 2) + rng.randint(0, 40), -step, more
-    return "up", rng.randint(0, 60), rng.randint(1, 12), more
+        return "down", first + step * (more + 2), -step, more
+    return "up", first, step, more
 
 
 def _sequence_terms(args: Args) -> list[int]:
@@ -128,7 +129,7 @@ def _sequence_thought(args: Args) -> str:
 
 
 def _sort_draw(rng: Random) -> Args:
-    numbers = rng.sample(range(100), rng.randint(3, 6))
+    numbers = rng.sample(range(100), rng.randint(3, 5))
     return rng.random() < 0.25, *numbers
 
 
@@ -200,8 +201,8 @@ def _words_thought(args: Args) -> str:
 
 
 def _times_draw(rng: Random) -> Args:
-    low = rng.randint(1, 8)
-    return rng.randint(2, 12), low, min(rng.randint(low + 2, low + 7), 12)
+    low = rng.randint(1, 7)
+    return rng.randint(2, 10), low, min(rng.randint(low + 2, low + 5), 10)
 
 
 def _times_prompts(args: Args) -> list[str]:

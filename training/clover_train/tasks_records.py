@@ -107,11 +107,11 @@ def _thought(noun: str):
 
 KINDS = (
     Kind("json", 1.0, lambda r: _draw(r, 3), _json_prompts, _json_answer, _thought("record")),
-    Kind("table", 0.7, lambda r: _draw(r, 4), _table_prompts, _table_answer, _thought("row")),
+    Kind("table", 0.8, lambda r: _draw(r, 3), _table_prompts, _table_answer, _thought("row")),
     Kind(
         "sentences",
         0.9,
-        lambda r: _draw(r, 4),
+        lambda r: _draw(r, 3),
         _sentence_prompts,
         _sentence_answer,
         _thought("row"),

@@ -100,9 +100,9 @@ def _range_draw(rng: Random) -> Args:
     what = rng.choice(("letters", "letters", "days", "months"))
     if what == "letters":
         low = rng.randint(0, 22)
-        return what, low, rng.randint(low + 2, min(low + 14, 25))
+        return what, low, rng.randint(low + 2, min(low + 11, 25))
     size = 7 if what == "days" else 12
-    return what, rng.randrange(size), rng.randint(2, size)
+    return what, rng.randrange(size), rng.randint(2, min(size, 9))
 
 
 def _range_items(args: Args) -> list[str]:
@@ -140,7 +140,7 @@ def _range_thought(args: Args) -> str:
 def _date_draw(rng: Random) -> Args:
     form = rng.choice(("iso", "iso", "long", "day", "day", "next"))
     if form == "day":
-        return form, rng.randrange(7), rng.choice((1, 1, -1)) * rng.randint(2, 14)
+        return form, rng.randrange(7), rng.choice((1, 1, -1)) * rng.randint(2, 7)
     month = rng.randint(1, 12)
     day = rng.randint(1, MONTH_DAYS[month - 1])
     if form == "next":
@@ -198,8 +198,10 @@ def _date_answer(args: Args) -> str:
     form = args[0]
     if form == "day":
         _, day, n = args
-        way = "after" if n > 0 else "before"
-        return f"{abs(n)} days {way} {DAYS[day]} is {DAYS[(day + n) % 7]}."
+        way = 1 if n > 0 else -1
+        passed = [DAYS[(day + way * i) % 7] for i in range(1, abs(n) + 1)]
+        back = "" if n > 0 else " back"
+        return f"Count{back} {abs(n)} days: {', '.join(passed)}. It is {passed[-1]}."
     if form == "next":
         _, month, day = args
         is_last = day == MONTH_DAYS[month - 1]
@@ -212,7 +214,7 @@ def _date_thought(args: Args) -> str:
     form = args[0]
     if form == "day":
         n = abs(args[2])
-        return f"{n} days are {n // 7} weeks and {n % 7} days."
+        return f"Take {n} steps from {DAYS[args[1]]}."
     month = args[1] if form == "next" else args[2]
     if form == "next":
         return f"{MONTHS[month - 1]} has {MONTH_DAYS[month - 1]} days."

@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exact: float32 throughout (default); fast: the backend's choice",
     )
     add(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="threads of the cpu backend, which runs host steps too (default: one a core)",
+    )
+    add(
         "--depths",
         type=not_negative_int,
         nargs="+",
@@ -58,8 +64,8 @@ def main(args: argparse.Namespace) -> int:
     """Print the figures; return 0. Raises CloverError."""
     from clover_rt import bench
 
-    names = ("model", "backend", "device", "precision", "depths", "chunk", "repeats", "seed")
-    given = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
+    names = ("model", "backend", "device", "precision", "threads", "depths", "chunk", "repeats")
+    given = {n: getattr(args, n) for n in (*names, "seed") if getattr(args, n) is not None}
     if args.compare:
         for name in (*given, *(["out"] if args.out is not None else [])):
             raise no_effect(name, "--compare, which measures nothing", "leave one of them out")

@@ -12,7 +12,7 @@ MOST_LETTERS = 80
 
 
 def summary(stats: Mapping[str, Any], finish_reason: str) -> str:
-    """Return mode, device, precision, counts, speed and what ran on the host, as one line.
+    """Return mode, device, precision, counts, speed, threads, what ran on the host, as one line.
 
     Parts that a mode lacks are left out.
     """
@@ -28,6 +28,8 @@ def summary(stats: Mapping[str, Any], finish_reason: str) -> str:
         parts.append(f"{stats['ms_per_pass']:.2f} ms a pass")
     if stats["tokens_per_s"]:
         parts.append(f"{stats['tokens_per_s']:.1f} tokens/s")
+    if threads := stats.get("threads"):
+        parts.append(f"{threads} thread{'' if threads == 1 else 's'}")
     parts.append(f"native ops {stats['native_ops']} of {stats['ops']}")
     return " · ".join(parts + fallbacks(stats["host_ops"]))
 

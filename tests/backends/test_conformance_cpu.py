@@ -11,6 +11,7 @@ import pytest
 from clover_rt.cli import main
 from clover_rt.ops import HOT, OPS
 from clover_rt_conformance.classes import CLASSES
+from clover_rt_cpu.jit.isa import VARIABLE, supported
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +71,16 @@ def test_the_full_lane_is_right_too(tmp_path: Path) -> None:
     words = ["conformance", "--backend", "cpu", "--lane", "full", "--class", "K-21,K-38"]
     assert main([*words, "--json", str(target)]) == 0
     assert json.loads(target.read_text())["counts"]["not_run"] == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*supported()[1:], "numpy"])
+def test_every_other_instruction_set_is_right_when_it_is_forced(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best one of this processor runs in the usual lane."""
+    monkeypatch.setenv(VARIABLE, name)
+    target = tmp_path / "report.json"
+    words = ["conformance", "--backend", "cpu", "--require", "hot", "--json", str(target)]
+    assert main(words) == 0
+    assert json.loads(target.read_text())["failures"] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import multiprocessing
-import os
 import threading
 import weakref
 from importlib import import_module
@@ -20,19 +19,12 @@ from clover_rt.errors import CloverError
 from clover_rt.spec import Format, Precision
 from clover_rt_conformance.harness import call
 from clover_rt_cpu.device import CpuDevice
-from clover_rt_cpu.jit import build, isa, jit_kernels
+from clover_rt_cpu.jit import amx, build, isa, jit_kernels
 from clover_rt_cpu.jit.kernel import Jit
 from clover_rt_cpu.jit.lang import WORD, Code
 from clover_rt_cpu.jit.maths import exp, log, softplus
 from clover_rt_cpu.jit.product import Inner
-from clover_rt_cpu.jit.team import (
-    NO_QUOTA,
-    NativeStep,
-    Team,
-    captured,
-    default_threads,
-    quota,
-)
+from clover_rt_cpu.jit.team import NativeStep, Team, captured
 from clover_rt_cpu.jit.values import F32V, I32, I64
 
 # generating code for every processor takes its time: in the full lane
@@ -268,21 +260,6 @@ def test_processors_without_known_features_get_numpy() -> None:
     assert isa.supported({"sse2": True}) == []
 
 
-def test_the_number_of_threads_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOVER_RT_CPU_THREADS", "5")
-    assert default_threads() == 5
-    monkeypatch.setenv("CLOVER_RT_CPU_THREADS", "none")
-    assert default_threads() <= (os.cpu_count() or 1)
-
-
-def test_a_quota_of_processors_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "cpu.max"
-    for text, count in (("150000 100000\n", 2), ("max 100000\n", NO_QUOTA), ("", NO_QUOTA)):
-        path.write_text(text)
-        assert quota(path) == count
-    assert quota(tmp_path / "none") == NO_QUOTA
-
-
 class _Unloaded:
     """Generates code for a processor that is not there."""
 
@@ -340,13 +317,45 @@ def test_integer_products_use_the_dot_product_of_the_instruction_set(
     assert text.count(instruction) >= 8
 
 
+@pytest.mark.parametrize("fmt", [Format.Q4, Format.Q8])
+def test_products_of_many_rows_use_the_tiles_of_amx(fmt: Format) -> None:
+    found = isa.make("amx", host=False)
+    inner = Inner(found, fmt, False, True)
+    machine = build.target_machine(found)
+    text = build.listing(machine, "product", lambda module: amx.emit(module, inner))
+    # eight groups of columns, for whole tiles and for the last rows
+    assert text.count("tdpbssd") == 16
+    assert inner.has_many and not Inner(found, fmt, False, False).has_many
+
+
+def test_amx_is_used_only_where_the_system_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = dict.fromkeys((*isa.AMX, *isa.AVX2), True)
+    monkeypatch.setattr(isa.platform, "machine", lambda: "x86_64")
+    for allows, best in ((True, "amx"), (False, "avx512")):
+        monkeypatch.setattr(isa, "may_use_tiles", lambda allows=allows: allows)
+        assert isa.supported(features)[0] == best
+
+
+def test_an_arm_processor_gets_neon_if_it_has_dot_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(isa.platform, "machine", lambda: "aarch64")
+    assert isa.supported({"neon": True, "dotprod": True}) == ["neon"]
+    assert isa.supported({"neon": True}) == []
+    monkeypatch.setattr(isa.llvm, "get_host_cpu_features", lambda: {"neon": True, "dotprod": True})
+    monkeypatch.setattr(isa, "make", lambda name: name)
+    monkeypatch.delenv(isa.VARIABLE, raising=False)
+    assert isa.choose() == "neon"
+
+
 def test_products_of_one_height_keep_their_sums_in_registers() -> None:
     """A spill in an inner loop would cost more than the loop: none on AVX-512."""
     found = isa.make("avx512", host=False)
     machine = build.target_machine(found)
     for fmt in (Format.Q4, Format.Q8):
         text = build.listing(machine, "product", Inner(found, fmt, False, True).emit)
-        assert not [line for line in text.splitlines() if "Spill" in line and "zmm" in line]
+        assert "zmm" in text
+        assert not [line for line in text.splitlines() if "zmm" in line and "%rsp" in line]
 
 
 def values_of(jit: Jit, name: str, formula, x: np.ndarray) -> np.ndarray:

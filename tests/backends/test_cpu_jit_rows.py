@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ def test_linear_in_company(generated: CpuDevice, fmt: str, precision: Precision)
 @pytest.mark.parametrize("fmt", ["bf16", "q8", "q4-64"])
 def test_expert_gemm_in_company(generated: CpuDevice, fmt: str, precision: Precision) -> None:
     rng = np.random.default_rng(8)
-    experts, top_k, d, f = 5, 2, 128, 64
+    # enough rows for some experts, and wide enough, that all go through AMX where it is
+    experts, top_k, d, f = 3, 2, 256, 256
     x = random_rows(rng, ROWS, d)
     ids = np.stack([rng.permutation(experts)[:top_k] for _ in range(ROWS)]).astype(np.int32)
     shapes = {"gate": (experts, f, d), "up": (experts, f, d), "down": (experts, d, f)}
@@ -89,6 +91,48 @@ def test_expert_gemm_in_company(generated: CpuDevice, fmt: str, precision: Preci
         return out.reshape(len(rows), top_k * d)
 
     assert_company_changes_no_bit(run)
+
+
+needs_amx = pytest.mark.skipif(
+    "amx" not in SETS, reason="this processor has no AMX, or the system forbids it"
+)
+
+
+@needs_amx
+@pytest.mark.parametrize("rows", [11, 12, 16, 33, 63, 64, 70, 77])
+@pytest.mark.parametrize("fmt", ["q8", "q4-32", "q4-128", "q4-32 with zeros"])
+def test_tiles_of_amx_give_the_bits_of_avx512(fmt: str, rows: int) -> None:
+    """Every number of rows: none or several whole tiles, with all sizes of what is left."""
+    rng = np.random.default_rng(rows)
+    n, k = 33, 768
+    weight = random_weight(rng, (n, k), fmt.split()[0], zero_point="zeros" in fmt)
+    inputs = {"params": plain_table(rows), "x": random_rows(rng, rows, k), "w": weight}
+    found = []
+    for name in ("amx", "avx512"):
+        opened = CpuDevice(workers=1, isa=name)
+        axes = {"T": rows, "N": n, "K": k}
+        found.append(run_op(opened, linear.SPEC, inputs, axes, Precision.FAST)["y"].tobytes())
+        opened.close()
+    assert found[0] == found[1]
+
+
+@needs_amx
+@pytest.mark.parametrize("fmt", ["q8", "q4-32"])
+def test_picks_by_tiles_of_amx_are_those_of_avx512(fmt: str) -> None:
+    """32 rows of 256 columns, where the suite's own cases are narrower."""
+    wanted = f"confidence_topk/{fmt}/top=8/preview32"
+    (case,) = [c for c in confidence_topk.SPEC.cases() if c.id == wanted]
+    rng = np.random.default_rng(9)
+    wide = {"h": random_rows(rng, 32, 256), "head": random_weight(rng, (77, 256), fmt)}
+    inputs = {**case.inputs(), **wide}
+    case = replace(case, axes={**case.axes, "D": 256})
+    found = []
+    for name in ("amx", "avx512"):
+        opened = CpuDevice(workers=1, isa=name)
+        out = call(opened, confidence_topk.SPEC, case, Precision.FAST, inputs)
+        found.append(out["picks"].tobytes())
+        opened.close()
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("spec", [linear, expert_gemm, attend, block_memory, confidence_topk])

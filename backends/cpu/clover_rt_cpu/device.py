@@ -27,8 +27,9 @@ from clover_rt_cpu.jit import jit_kernels
 from clover_rt_cpu.jit.isa import choose, supported
 from clover_rt_cpu.jit.kernel import Jit
 from clover_rt_cpu.jit.prefer import preferred
-from clover_rt_cpu.jit.team import captured, default_threads
+from clover_rt_cpu.jit.team import captured
 from clover_rt_cpu.kernels import make_kernels
+from clover_rt_cpu.threads import checked, default_threads
 from clover_rt_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
@@ -66,7 +67,7 @@ class CpuDevice(Device):
     def __init__(self, workers: int | None = None, isa: str | None = None) -> None:
         """Open the processor with a number of threads and a kind of kernels.
 
-        isa  avx512, avx2 or neon for generated code, or numpy; without it as `choose` says.
+        isa  amx, avx512, avx2 or neon for generated code, or numpy; without it as `choose` says.
              CRT-9031 for one that the processor does not have
         """
         count = workers or default_threads()
@@ -76,6 +77,21 @@ class CpuDevice(Device):
         self.jit = None if chosen is None else Jit(chosen, count)
         if self.jit is not None:
             self.kernels = preferred(jit_kernels(self.jit), self.kernels)
+
+    @property
+    def threads(self) -> int:
+        return self.workers.count
+
+    def use_threads(self, count: int) -> None:
+        """Run on so many threads; steps that are bound already run on as many as before.
+
+        Raises BadInput (CRT-1062) for less than one, or more than the processors there are.
+        """
+        count = checked(count, "threads")
+        self.close()
+        self.workers.count = count
+        if self.jit is not None:
+            self.jit.use_threads(count)
 
     def alloc(self, nbytes: int, usage: Usage) -> CpuBuffer:
         free = self.memory().free

@@ -22,6 +22,7 @@ from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import PAGE_ROWS, Numerics, Signature
 from clover_rt_cpu.jit.attend_code import QUERIES, SPLIT, Kernel
 from clover_rt_cpu.jit.attend_pairs import Pairs
+from clover_rt_cpu.jit.isa import Isa
 from clover_rt_cpu.jit.kernel import PLAIN_TYPES, JitKernel, address, addresses, padded
 from clover_rt_cpu.jit.table import offsets
 from clover_rt_cpu.jit.values import LANES
@@ -68,9 +69,9 @@ class Sizes:
         return padded(sum(self.thread_parts))
 
 
-def tile_rows(isa_name: str) -> int:
+def tile_rows(isa: Isa) -> int:
     """Return how many queries share one reading of the keys from registers."""
-    return 4 if isa_name == "avx512" else 1
+    return 4 if isa.is_wide else 1
 
 
 class Attend(JitKernel):
@@ -92,7 +93,7 @@ class Attend(JitKernel):
         return self.jit.isa.pairs and sig.dtype("k_pool").itemsize == 2
 
     def _sizes(self, sig: Signature) -> Sizes:
-        return Sizes.of(sig, tile_rows(self.jit.isa.name))
+        return Sizes.of(sig, tile_rows(self.jit.isa))
 
     def scratch(self, sig: Signature) -> int:
         sizes = self._sizes(sig)
@@ -117,7 +118,7 @@ class Attend(JitKernel):
             *(sizes.rows, sizes.queries, sig["T"], parts, own, sizes.thread_bytes, sizes.width),
             *offsets(sig.layout, "segments"),
         )
-        tile = tile_rows(self.jit.isa.name)
+        tile = tile_rows(self.jit.isa)
         isa = self.jit.isa if self._multiplies_pairs(sig) else None
         kind = "pairs" if isa else "bf16" if halves else "f32"
 

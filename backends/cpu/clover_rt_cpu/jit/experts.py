@@ -9,7 +9,7 @@ The list is an int64 table: how many experts, then (expert, first pair, pairs) o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from llvmlite import ir
 
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
+from clover_rt_cpu.jit import amx
 from clover_rt_cpu.jit.kernel import (
     JitKernel,
     address,
@@ -31,8 +32,9 @@ from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.linear import ITEM_BYTES, put, quantise_range
 from clover_rt_cpu.jit.maths import silu
 from clover_rt_cpu.jit.pack import Blocks, blocks_of, packed_bytes
-from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Block, Inner, Tiles, quantise
-from clover_rt_cpu.jit.values import F32V, I32, I64, Value
+from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Block, Inner, quantise
+from clover_rt_cpu.jit.tiles import Tiles
+from clover_rt_cpu.jit.values import F32V, I32, I64, Value, vec
 
 ROWS_AT_ONCE = 64
 """Rows whose gate and up products are kept at a time: 16 KB."""
@@ -61,12 +63,22 @@ class ExpertGemm(JitKernel):
     def scratch(self, sig: Signature) -> int:
         return sum(self._parts(sig))
 
-    def _parts(self, sig: Signature) -> tuple[int, int, int]:
-        """Return the bytes of the list, of the quantised rows, and of the hidden rows."""
+    def _parts(self, sig: Signature) -> tuple[int, int, int, int]:
+        """Return the bytes of the list, of quantised rows, of hidden rows, of gathered rows."""
         pairs = sig["T"] * sig["R"]
         listed = padded(8 + 24 * sig["E"])
         rows = sig["T"] * (sig["D"] // GROUP) * RECORD if is_rounded(sig, "gate") else 0
-        return listed, padded(rows), padded(pairs * hidden_bytes(sig["F"]))
+        gathers = rows > 0 and self.jit.isa.matrices
+        return (
+            listed,
+            padded(rows),
+            padded(pairs * hidden_bytes(sig["F"])),
+            self.jit.team.count * self._gathered(sig) if gathers else 0,
+        )
+
+    def _gathered(self, sig: Signature) -> int:
+        """Return the bytes of a thread's copy of an expert's quantised rows."""
+        return padded(ROWS_AT_ONCE * (sig["D"] // GROUP) * RECORD)
 
     def prepared_bytes(self, sig: Signature) -> int:
         e, d, f = sig["E"], sig["D"], sig["F"]
@@ -97,7 +109,9 @@ class ExpertGemm(JitKernel):
         parts = self._parts(sig)
         listed = address(scratch)
         records, hidden = listed + parts[0], listed + parts[0] + parts[1]
-        d, f, stride = sig["D"], sig["F"], hidden_bytes(sig["F"])
+        gathered = hidden + parts[2]
+        d, f = sig["D"], sig["F"]
+        stride = down.row_bytes(f) if down.quantises else hidden_bytes(f)
         rows = records if gate.quantises else x
         start = self.call(
             f"experts_start_{gate.bias if gate.quantises else 'f32'}",
@@ -110,7 +124,7 @@ class ExpertGemm(JitKernel):
             *(listed, order, rows, hidden, sig.attr("top_k"), d, f, stride),
             *(weights.gate.table.ctypes.data, weights.up.table.ctypes.data),
             *(weights.gate.blocks, weights.gate.shift, weights.up.shift),
-            *(self.jit.tiles(gate), self.jit.tiles(up)),
+            *(self.jit.tiles(gate), self.jit.tiles(up), gathered, self._gathered(sig)),
         )
         chunk = max(1, int(ITEM_BYTES / 2 / weights.down.block_bytes(f)))
         outward = self.call(
@@ -124,7 +138,7 @@ class ExpertGemm(JitKernel):
 
 
 def hidden_bytes(columns: int) -> int:
-    """Return the bytes between hidden rows: enough for float32, and for records."""
+    """Return the bytes between hidden rows of float32, in whole groups; records take less."""
     return -(-columns // GROUP) * GROUP * 4
 
 
@@ -171,6 +185,8 @@ def _emit_in(module: ir.Module, name: str, gate: Inner, up: Inner, down: Inner) 
     code = Code(module, name)
     listed, order, x, hidden, top_k, columns, width, hidden_stride = code.args(8)
     gates, ups, blocks, gate_shift, up_shift, gate_tiles, up_tiles = code.args(15)[8:]
+    gathered, gathered_bytes = code.args(17)[15:]
+    copies = gathered + code.thread * gathered_bytes
     sides = (
         (Tiles(code, gate, gate_tiles), gates, gate_shift),
         (Tiles(code, up, up_tiles), ups, up_shift),
@@ -185,18 +201,21 @@ def _emit_in(module: ir.Module, name: str, gate: Inner, up: Inner, down: Inner) 
             rows = code.least(count - lo, ROWS_AT_ONCE)
             pairs = order + (first + lo) * 4
             block = expert * blocks + group * 2
+
+            def row(m: Value, pairs: Value = pairs) -> Value:
+                return x + code.load(I32, pairs + m * 4).to(I64) // top_k * stride
+
+            if gate.has_many:
+                _gather(code, row, rows, stride, copies)
             for i, (tiles, table, shift) in enumerate(sides):
                 with code.loop(0, code.least(blocks - group * 2, 2)) as half:
                     at = table + (block + half) * (8 * WORDS)
                     to = products + half * (4 * BLOCK) + i * 4 * GROUP
 
-                    def row(m: Value) -> Value:
-                        return x + code.load(I32, pairs + m * 4).to(I64) // top_k * stride
-
                     def keep(m: Value, sums: Value, to: Value = to) -> None:
                         code.store(sums, to + m * (8 * GROUP), 64)
 
-                    tiles.run(at, rows, row, columns, shift, keep)
+                    tiles.run(at, rows, row, columns, shift, keep, (copies, stride))
             with code.loop(0, rows) as m:
                 base = products + m * (8 * GROUP)
                 both = []
@@ -211,6 +230,16 @@ def _emit_in(module: ir.Module, name: str, gate: Inner, up: Inner, down: Inner) 
                     for j, value in enumerate(both):
                         code.store(value, home + group * (4 * GROUP) + 4 * BLOCK * j)
     code.end()
+
+
+def _gather(
+    code: Code, row: Callable[[Value], Value], rows: Value, stride: Value, to: Value
+) -> None:
+    """Copy quantised rows one behind the other, where they are enough for a product of many."""
+    with code.when(rows >= amx.FEWEST), code.loop(0, rows) as m:
+        source, home = row(m), to + m * stride
+        with code.loop(0, stride, RECORD) as k:
+            code.store(code.load(vec(I64, RECORD // 8), source + k), home + k)
 
 
 def _emit_out(module: ir.Module, name: str, inner: Inner) -> None:
@@ -234,5 +263,5 @@ def _emit_out(module: ir.Module, name: str, inner: Inner) -> None:
                 pair = code.load(I32, order + (first + m) * 4).to(I64)
                 put(code, sums, y + (pair * width + at.first) * 4, none, none, at.count)
 
-            tiles.run(block, count, row, columns, shift, store)
+            tiles.run(block, count, row, columns, shift, store, (hidden + first * stride, stride))
     code.end()

@@ -1,15 +1,18 @@
 """Instruction sets that kernels are generated for, and what differs between them.
 
 Everything is written with vectors of 16 numbers; only the dot product of bytes is not the same
-everywhere, and how many rows of activations fit the registers.
+everywhere, how many rows of activations fit the registers, and whether many rows have a unit of
+their own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import llvmlite.binding as llvm
 
@@ -18,6 +21,8 @@ from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.values import BF16, F32, I16, I32, Value, vec
 
 VARIABLE = "CLOVER_RT_CPU_ISA"
+# numbers of the x86-64 Linux kernel: the call, its request, and what is requested
+ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA = 158, 0x1023, 18
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Isa:
     tile     rows of activations that are multiplied with one reading of quantised weights
     flips    8-bit codes are stored with 128 added, for a dot product of unsigned with signed bytes
     pairs    there is a dot product of pairs of bfloat16
+    is_wide  vectors have 512 bits
+    matrices many rows are multiplied by AMX
     """
 
     name: str
@@ -37,6 +44,8 @@ class Isa:
     triple: str = ""
     flips: bool = False
     pairs: bool = False
+    is_wide: bool = False
+    matrices: bool = False
 
     @property
     def tiles(self) -> tuple[int, ...]:
@@ -48,7 +57,7 @@ class Isa:
 
         signed  codes are q8 (stored with 128 added where `flips`); else they lie in 0 .. 15
         """
-        if self.name == "avx512":
+        if self.is_wide:
             name = "llvm.x86.avx512.vpdpbusd.512"
             return code.target(name, vec(I32), total, codes, x)
         parts = 2 if self.name == "avx2" else 4
@@ -66,7 +75,7 @@ class Isa:
 
     def nibbles(self, code: Code, x: Value, less: int) -> Value:
         """Return the low four bits of 16 numbers, less a number, as float32."""
-        if self.name != "avx512":
+        if not self.is_wide:
             return ((x & 15) - less).to(F32)
         table = code.vector(F32, [float(n - less) for n in range(16)])
         return code.target("llvm.x86.avx512.permvar.sf.512", table.type, table, x)
@@ -90,18 +99,26 @@ class Isa:
 
 AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "fma", "f16c")
 AVX2 = ("avx2", "fma", "f16c")
+AMX = (*AVX512, "amx-tile", "amx-int8")
 NEON = ("neon", "dotprod")
-TRIED = ("avx512", "avx2")
-"""Instruction sets whose kernels have been run on such processors."""
 
 
 def make(name: str, *, host: bool = True) -> Isa:
-    """Return an instruction set by name: avx512, avx2 or neon; for the host or for any such."""
+    """Return an instruction set by name: amx, avx512, avx2, neon; for the host or for any such."""
     cpu = llvm.get_host_cpu_name() if host else ""
-    if name == "avx512":
-        features = llvm.get_host_cpu_features().flatten() if host else _flags(AVX512)
-        pairs = "+avx512bf16" in features
-        return Isa("avx512", cpu or "x86-64-v4", features, 8, flips=True, pairs=pairs)
+    if name in ("avx512", "amx"):
+        needs = AMX if name == "amx" else AVX512
+        features = llvm.get_host_cpu_features().flatten() if host else _flags(needs)
+        return Isa(
+            name,
+            cpu or "x86-64-v4",
+            features,
+            8,
+            flips=True,
+            pairs="+avx512bf16" in features,
+            is_wide=True,
+            matrices=name == "amx",
+        )
     if name == "avx2":
         return Isa("avx2", "x86-64-v3", _flags(AVX2), 2)
     features = llvm.get_host_cpu_features().flatten() if host else _flags(NEON)
@@ -115,29 +132,38 @@ def supported(features: Mapping[str, bool] | None = None) -> list[str]:
         features = llvm.get_host_cpu_features()
     machine = platform.machine().lower()
     if machine in ("x86_64", "amd64"):
-        known = {"avx512": AVX512, "avx2": AVX2}
+        known = {"amx": AMX, "avx512": AVX512, "avx2": AVX2}
     elif machine in ("aarch64", "arm64"):
         known = {"neon": NEON}
     else:
         known = {}
-    return [name for name, needs in known.items() if all(features.get(f) for f in needs)]
+    found = [name for name, needs in known.items() if all(features.get(f) for f in needs)]
+    return [name for name in found if name != "amx" or may_use_tiles()]
+
+
+@lru_cache(maxsize=1)
+def may_use_tiles() -> bool:
+    """Ask the system for the registers of AMX, for all threads of this process."""
+    if platform.system() != "Linux":
+        return False
+    answer: int = ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA)
+    return answer == 0
 
 
 def choose(name: str | None = None) -> Isa | None:
     """Return the instruction set asked for here or in CLOVER_RT_CPU_ISA; None for numpy.
 
-    Where none is asked for it is the best tried one that the processor has. CRT-9031 where one is
-    asked for that it does not have.
+    Where none is asked for it is the best one that the processor has. CRT-9031 where one is asked
+    for that it does not have.
     """
     have = supported()
-    best = next((n for n in have if n in TRIED), "numpy")
-    wanted = name or os.environ.get(VARIABLE) or best
+    wanted = name or os.environ.get(VARIABLE) or next(iter(have), "numpy")
     if wanted == "numpy":
         return None
     if wanted not in have:
         raise CloverError(
             what=f"the cpu kernels were to be generated for {wanted!r} ({VARIABLE})",
-            evidence=f"this processor has {', '.join(have) or 'none of avx512, avx2, neon'}",
+            evidence=f"this processor has {', '.join(have) or 'none of amx, avx512, avx2, neon'}",
             fix=f"unset {VARIABLE}, or set it to one of {', '.join([*have, 'numpy'])}",
             code="CRT-9031",
         )

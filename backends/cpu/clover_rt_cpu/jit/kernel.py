@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from clover_rt.backend import Kernel, Tensor
 from clover_rt.spec import Numerics, Precision, Signature
+from clover_rt_cpu.jit import amx
 from clover_rt_cpu.jit.build import Library
 from clover_rt_cpu.jit.isa import Isa
 from clover_rt_cpu.jit.lang import Code
@@ -32,12 +33,24 @@ class Jit:
         self.team = Team(self.library, threads)
         self._tiles: dict[Inner, Array] = {}
 
+    def use_threads(self, count: int) -> None:
+        """Give steps that are bound from now on a team of so many."""
+        self.team = Team(self.library, count)
+
     def tiles(self, inner: Inner) -> int:
-        """Return the address of the addresses of an inner loop's functions, one a row count."""
+        """Return the address of the addresses of an inner loop's functions.
+
+        One for each row count, and behind them the one for many rows where there is one.
+        """
         if inner not in self._tiles:
             unit = f"product_{inner.name}"
             names = [f"tile_{n}" for n in inner.tiles]
             found = [self.library.function(unit, n, inner.emit) for n in names]
+            if inner.has_many:
+                many = self.library.function(
+                    f"{unit}_many", "tile_many", lambda m: amx.emit(m, inner)
+                )
+                found.append(many)
             # another thread may have been faster, and its array be in use already
             self._tiles.setdefault(inner, np.array(found, np.int64))
         return int(self._tiles[inner].ctypes.data)

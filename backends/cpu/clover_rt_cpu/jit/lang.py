@@ -150,6 +150,25 @@ class Code:
         found = self._declared(name, result, [o.type for o in operands])
         return Value(self, self.ir.call(found, [o.raw for o in operands]))
 
+    def instruct(self, name: str, *operands: int | Value) -> None:
+        """Call an intrinsic of one processor family that returns nothing.
+
+        Whole numbers are constants of 8 bits; the first value is an address.
+        """
+        kinds: list[Any] = []
+        raw = []
+        for operand in operands:
+            if isinstance(operand, int):
+                kinds.append(I8)
+                raw.append(ir.Constant(I8, operand))
+            elif ir.PointerType() in kinds:
+                kinds.append(operand.type)
+                raw.append(operand.raw)
+            else:
+                kinds.append(ir.PointerType())
+                raw.append(self.ir.inttoptr(operand.raw, ir.PointerType()))
+        self.ir.call(self._declared(name, ir.VoidType(), kinds), raw)
+
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return a * b + c, rounded once."""
         kind = next((v for v in (a, b, c) if v.lanes > 1), a)

@@ -19,7 +19,8 @@ from clover_rt_cpu.jit.kernel import (
 )
 from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.pack import Blocks, blocks_of, packed_bytes
-from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Block, Inner, Tiles, quantise
+from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Block, Inner, quantise
+from clover_rt_cpu.jit.tiles import Tiles
 from clover_rt_cpu.jit.values import F32V, Value
 
 ITEM_BYTES = 64 << 10
@@ -118,7 +119,7 @@ def _emit(module: ir.Module, name: str, inner: Inner) -> None:
                 offset = (m * width + at.first) * 4
                 put(code, sums, y + offset, residual, residual + offset, at.count)
 
-            tiles.run(block, rows, lambda m: x + m * stride, columns, shift, store)
+            tiles.run(block, rows, lambda m: x + m * stride, columns, shift, store, (x, stride))
     code.end()
 
 

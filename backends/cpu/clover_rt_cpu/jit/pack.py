@@ -133,7 +133,8 @@ def _pack(jit: Jit, matrix: Weight, row0: int, homes: list[Array], has_zero: boo
     words = [*sources, *homes_at, row0, rows, columns, scale.shape[1]]
     unit = f"pack_{matrix.format.value}"
     function = jit.library.function(unit, unit, lambda m: _emit(jit, m, unit, matrix.format))
-    NativeStep(jit.team, [(function, np.array(words, np.int64))])()
+    kept = (codes, scale, zero, homes)
+    NativeStep(jit.team, [(function, np.array(words, np.int64))], kept)()
 
 
 def _emit(jit: Jit, module: ir.Module, name: str, kind: Format) -> None:

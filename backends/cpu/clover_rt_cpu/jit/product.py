@@ -17,7 +17,7 @@ weights, in 16 interleaved sums added in a fixed tree for plain ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,11 @@ class Inner:
         return 128 if self.isa.flips else 0
 
     @property
+    def has_many(self) -> bool:
+        """Is there a function for many rows beside the tiles?"""
+        return self.isa.matrices and self.is_packed and self.quantises
+
+    @property
     def tiles(self) -> tuple[int, ...]:
         return self.isa.tiles if self.is_packed else self.isa.tiles[:4]
 
@@ -120,15 +125,26 @@ class Inner:
         return self._decoded(code, at, rows, columns, shift)
 
     @property
-    def _bytes(self) -> int:
+    def group_bytes(self) -> int:
+        """Bytes of 32 columns of a packed block."""
         return 256 if self.format is Format.Q4 else 512
+
+    def codes_of(self, code: Code, base: Value) -> list[Value]:
+        """Return 32 columns of a packed block: eight vectors of 16 rows by 4 bytes."""
+        loaded = [code.load(vec(I32), base + line) for line in range(0, self.group_bytes, 64)]
+        if self.format is Format.Q4:
+            low = [v & 0x0F0F0F0F for v in loaded]
+            return low + [(v >> 4) & 0x0F0F0F0F for v in loaded]
+        return loaded
 
     def _fetch(self, code: Code, base: Value, rows: int) -> None:
         ahead = next(n for most, n in AHEAD.items() if rows <= most)
-        for line in range(0, self._bytes, 64):
+        for line in range(0, self.group_bytes, 64):
             code.prefetch(base + (ahead + line))
 
-    def _group(self, code: Code, at: Block, k: Value, shift: Value) -> tuple[Value, Value | None]:
+    def group_scales(
+        self, code: Code, at: Block, k: Value, shift: Value
+    ) -> tuple[Value, Value | None]:
         """Return the scales of a group of columns, and the zero points as int32."""
         group = k >> shift
         scales = code.load(vec(F16), at.scales + (group << 5)).to(F32)
@@ -140,17 +156,12 @@ class Inner:
         self, code: Code, at: Block, rows: Sequence[Value], columns: Value, shift: Value
     ) -> list[Value]:
         sums = [code.var(code.const(F32V, 0.0)) for _ in rows]
-        q4 = self.format is Format.Q4
-        signed = not q4
+        signed = self.format is Format.Q8
         with code.loop(0, columns // GROUP) as k:
-            base = at.codes + k * self._bytes
+            base = at.codes + k * self.group_bytes
             self._fetch(code, base, len(rows))
-            loaded = [code.load(vec(I32), base + 64 * j, 1) for j in range(self._bytes // 64)]
-            if q4:
-                low = [v & 0x0F0F0F0F for v in loaded]
-                loaded = low + [(v >> 4) & 0x0F0F0F0F for v in loaded]
-            weights = [v.bits(I8) for v in loaded]
-            scales, zeros = self._group(code, at, k, shift)
+            weights = [v.bits(I8) for v in self.codes_of(code, base)]
+            scales, zeros = self.group_scales(code, at, k, shift)
             offset = k * RECORD
             for total, row in zip(sums, rows, strict=True):
                 x = row + offset
@@ -173,13 +184,13 @@ class Inner:
         """Sum groups of float32 products; each group's sum is scaled once."""
         sums = [code.var(code.const(F32V, 0.0)) for _ in rows]
         with code.loop(0, columns // GROUP) as k:
-            base = at.codes + k * self._bytes
+            base = at.codes + k * self.group_bytes
             self._fetch(code, base, len(rows))
-            scales, zeros = self._group(code, at, k, shift)
+            scales, zeros = self.group_scales(code, at, k, shift)
             lift = None if zeros is None else zeros.to(F32)
             offset = k * (4 * GROUP)
             parts = [code.const(F32V, 0.0) for _ in rows]
-            for j in range(self._bytes // 64):
+            for j in range(self.group_bytes // 64):
                 loaded = code.load(vec(I32), base + 64 * j)
                 for column, w in self._columns(code, loaded, j, lift):
                     for i, row in enumerate(rows):
@@ -243,46 +254,6 @@ class Inner:
             return half.bits(F16).to(F32)
         bits: Value = load(vec(I16), address)
         return (bits.to(I32, signed=False) << 16).bits(F32)
-
-
-class Tiles:
-    """Calls of an inner loop from another function; `functions` is the address of its addresses."""
-
-    def __init__(self, code: Code, inner: Inner, functions: Value) -> None:
-        self.code = code
-        self.most = inner.tiles[-1]
-        self.functions = functions
-        self.rows = code.room(8 * self.most)
-        self.out = code.room(4 * BLOCK * self.most)
-
-    def run(
-        self,
-        block: Value,
-        count: Value,
-        row: Callable[[Value], Value],
-        columns: Value,
-        shift: Value,
-        put: Callable[[Value, Value], None],
-    ) -> None:
-        """Multiply `count` rows with the block whose words lie at an address.
-
-        row(i) is the address of row i; put(i, sums) takes its 16 products
-        """
-        code = self.code
-        done = code.var(code.const(I64, 0))
-        with code.whilst(lambda: done.v < count):
-            left = count - done.v
-            # tiles of about the same height: nine rows go as five and four
-            tiles = (left + (self.most - 1)) // self.most
-            height = (left + tiles - 1) // tiles
-            first = done.v
-            with code.loop(0, height) as i:
-                code.store(row(first + i), self.rows + i * 8, 8)
-            function = code.load(I64, self.functions + (height - 1) * 8, 8)
-            code.call(function, [block, self.rows, columns, shift, self.out])
-            with code.loop(0, height) as i:
-                put(first + i, code.load(F32V, self.out + i * (4 * BLOCK), 64))
-            done.v = first + height
 
 
 def quantise(code: Code, x: Sequence[Value], record: Value, bias: int) -> None:

@@ -14,7 +14,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,6 @@ TABLE, LENGTH, FIRST = 48, 49, 50
 # and functions and objects of the C library
 YIELD, LOCK, UNLOCK, WAIT, WAKE, MUTEX, CONDITION = range(56, 63)
 WORDS = 64
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-NO_QUOTA = 1 << 20
 OBJECT_BYTES = 256
 
 
@@ -156,29 +153,6 @@ class _Threads:
         self.state[MUTEX], self.state[CONDITION] = mutex, mutex + OBJECT_BYTES
         c.pthread_mutex_init(ctypes.c_void_p(mutex), None)
         c.pthread_cond_init(ctypes.c_void_p(mutex + OBJECT_BYTES), None)
-
-
-def default_threads() -> int:
-    """Return CLOVER_RT_CPU_THREADS, or the processors that this process may use.
-
-    A quota of a control group counts too: threads above it would only hold each other up.
-    """
-    told = os.environ.get("CLOVER_RT_CPU_THREADS", "")
-    if told.isdigit() and int(told) > 0:
-        return int(told)
-    count = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    return max(1, min(count, quota(CPU_MAX)))
-
-
-def quota(path: Path) -> int:
-    """Return the processors that a control group allows, rounded up; very many without a limit."""
-    try:
-        allowed, period = path.read_text().split()
-        return -(-int(allowed) // int(period))
-    except (OSError, ValueError):
-        return NO_QUOTA
 
 
 def _emit(module: ir.Module) -> None:

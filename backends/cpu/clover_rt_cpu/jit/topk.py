@@ -24,9 +24,10 @@ from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.linear import quantise_range
 from clover_rt_cpu.jit.maths import exp, lanes_most, lanes_sum, log
 from clover_rt_cpu.jit.pack import Blocks, blocks_of, packed_bytes
-from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Inner, Tiles
+from clover_rt_cpu.jit.product import BLOCK, GROUP, RECORD, WORDS, Inner
 from clover_rt_cpu.jit.routing import TAKEN, keys_of, largest
 from clover_rt_cpu.jit.table import Lanes, Table, offsets, over_lanes
+from clover_rt_cpu.jit.tiles import Tiles
 from clover_rt_cpu.jit.values import F32, F32V, F64, I32, I64, LANES, Value
 
 CHUNK = 256
@@ -187,7 +188,9 @@ def _emit_chunks(module: ir.Module, name: str, inner: Inner) -> None:
                 def keep(m: Value, sums: Value, to: Value = to) -> None:
                     code.store(sums, to + m * (4 * CHUNK), 64)
 
-                tiles.run(blocks + b * (8 * WORDS), here, source, columns, shift, keep)
+                block = blocks + b * (8 * WORDS)
+                even = (rows + lo * stride, stride) if inner.quantises else None
+                tiles.run(block, here, source, columns, shift, keep, even)
             with code.loop(0, here) as m:
                 index = lo + m
                 row = logits + m * (4 * CHUNK)

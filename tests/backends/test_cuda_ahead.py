@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import runpy
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import triton
+import triton.language as tl
 
-from clover_rt.spec import Precision, Signature, TableClass
-from clover_rt_cuda.ahead import TARGETS, compiled, hot, launches, lowered, signature
+import clover_rt_cuda
+from clover_rt.spec import Format, Precision, Signature, TableClass
+from clover_rt_cuda.ahead import (
+    TARGETS,
+    compiled,
+    hot,
+    launches,
+    lowered,
+    name_of,
+    signature,
+    step_of,
+)
+from clover_rt_cuda.kernels.attend import LEAST_SPLIT
+from clover_rt_cuda.launch import Launch
 
 FAST, EXACT = Precision.FAST, Precision.EXACT
 ONE_CLASS = (TableClass.COMMIT, TableClass.PREVIEW, TableClass.VERIFY)
@@ -53,6 +69,14 @@ def test_a_long_prefix_is_shared_by_programs_and_joined_by_one_launch() -> None:
     ]
 
 
+def test_a_short_prefix_needs_no_join() -> None:
+    step = step_of(of("attention", 1))
+    assert step.bounds == (LEAST_SPLIT,)
+    names = [launch.kernel.__name__ for launch in step.launches(LEAST_SPLIT)]
+    assert names == ["project_kernel", "heads_kernel", "attend_kernel", "linear_row"]
+    assert len(step.launches(LEAST_SPLIT + 1)) == len(names) + 1
+
+
 @pytest.mark.parametrize("table", TableClass, ids=lambda t: t.value)
 @pytest.mark.parametrize("precision", Precision, ids=lambda p: p.value)
 def test_every_kernel_of_a_pass_is_a_program_of_triton(
@@ -65,45 +89,88 @@ def test_every_kernel_of_a_pass_is_a_program_of_triton(
                 assert "tt.func" in lowered(launch, "sm_90"), launch.kernel.__name__
 
 
-def configurations() -> Iterator[object]:
-    """Yield (target, rows, precision, weights); the usual lane takes one of each vendor."""
-    for target in TARGETS:
-        for rows, precision, weights in (
-            (1, FAST, "q4-64"),
-            (32, FAST, "q4-64"),
-            (32, EXACT, "q4-64"),
-            (32, FAST, "q8"),
-            (32, FAST, "bf16"),
-            (512, FAST, "q4-128"),
-        ):
-            usual = target in ("sm_90", "gfx1201") and (rows, weights) == (32, "q4-64")
-            marks = () if usual and precision is FAST else (pytest.mark.full,)
-            name = f"{target}-T={rows}-{precision.value}-{weights}"
-            yield pytest.param(target, rows, precision, weights, id=name, marks=marks)
+USUAL = ("gfx1201", "gfx1151", "sm_90")
+"""Targets whose programs of a token and of a block, in q4 and `fast`, are compiled in each run."""
 
 
-@pytest.mark.parametrize(("target", "rows", "precision", "weights"), list(configurations()))
-def test_the_hot_kernels_compile_without_spills_and_fit_shared_memory(
-    target: str, rows: int, precision: Precision, weights: str
-) -> None:
+@pytest.fixture(scope="module")
+def release() -> dict[str, Any]:
+    """Return what makes the table: plans of the release, and their programs."""
+    return runpy.run_path(str(Path(clover_rt_cuda.__file__).parents[1] / "ahead_table.py"))
+
+
+@pytest.fixture(scope="module")
+def plans(release: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return release["Plans"](tmp_path_factory.mktemp("release"))
+
+
+def wants_matrices(launch: Launch) -> bool:
+    """Is this a product of several rows in a type that has matrix units?"""
+    return launch.meta.get("TYPE") == tl.bfloat16 and launch.meta.get("BM", 16) > 1
+
+
+def wrong_of(launch: Launch, entry: Mapping[str, Any], target: str) -> list[str]:
+    """Return what is wrong with the numbers of a program on a target."""
     _, limit = TARGETS[target]
-    matrix = "wmma" if target.startswith("gfx") else "mma.sync"
-    seen, wrong = set(), []
-    for sig in hot(rows, weights, precision):
-        for launch in launches(sig):
-            found = compiled(launch, target)
-            about = f"{found.name} of {sig.op}"
-            if found.spills:
-                wrong.append(f"{about}: {found.spills} spilt words")
-            if found.shared > limit:
-                wrong.append(f"{about}: {found.shared} of {limit} bytes shared")
-            if "tf32" in found.code:
-                wrong.append(f"{about}: tf32")
-            if matrix in found.code:
-                seen.add(found.name)
-    assert wrong == []
-    if precision is FAST and rows > 4:
-        assert {"project_kernel", "linear_rows", "attend_kernel", "logits_kernel"} <= seen
+    wrong = []
+    if entry["spills"]:
+        wrong.append(f"{entry['spills']} spilt words")
+    if entry["shared"] > limit:
+        wrong.append(f"{entry['shared']} of {limit} bytes shared")
+    if wants_matrices(launch) and not entry["matrix"]:
+        wrong.append("no product of a matrix unit")
+    return [f"{target} {name_of(launch)}: {text}" for text in wrong]
+
+
+def compare(release: dict[str, Any], found: list[Launch], target: str, is_whole: bool) -> list[str]:
+    """Compile programs; return what is wrong, and where their numbers are not the table's."""
+    table = release["read"]()["targets"].get(target, {})
+    wrong = []
+    for launch in found:
+        made = compiled(launch, target)
+        entry, want = release["entry_of"](made), table.get(release["key_of"](launch))
+        wrong += wrong_of(launch, entry, target)
+        if "tf32" in made.code:
+            wrong.append(f"{target} {name_of(launch)}: tf32")
+        if want != entry and (want or is_whole):
+            wrong.append(f"{target} {name_of(launch)}: {entry}, in the table {want}")
+    return wrong
+
+
+def test_the_table_has_the_usual_programs_and_none_of_it_spills(
+    release: dict[str, Any], plans: Any
+) -> None:
+    table = release["read"]()["targets"]
+    launches = release["usual"](plans.of(Format.Q4, FAST, "sm_90"))
+    kernels = {launch.kernel.__name__ for launch in launches}
+    assert {"project_kernel", "linear_row", "linear_rows", "attend_kernel"} <= kernels
+    assert {"moe_hidden_row", "moe_hidden_rows", "block_scan_kernel", "logits_kernel"} <= kernels
+    wrong = []
+    for target in USUAL:
+        for launch in launches:
+            entry = table[target].get(release["key_of"](launch))
+            wrong += wrong_of(launch, entry, target) if entry else [name_of(launch)]
+    assert wrong == [], f"run: python {release['__file__']}"
+
+
+@pytest.mark.skipif(triton.__version__ != "3.7.1", reason="the table is that of triton 3.7.1")
+@pytest.mark.parametrize("target", USUAL)
+def test_the_usual_programs_take_what_the_table_says(
+    target: str, release: dict[str, Any], plans: Any
+) -> None:
+    launches = release["usual"](plans.of(Format.Q4, FAST, target))
+    assert compare(release, launches, target, is_whole=True) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("precision", Precision, ids=lambda p: p.value)
+@pytest.mark.parametrize("storage", [Format.Q4, Format.Q8, Format.BF16], ids=lambda f: f.value)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_program_of_the_release_fits_every_target(
+    target: str, storage: Format, precision: Precision, release: dict[str, Any], plans: Any
+) -> None:
+    launches = release["every"](plans.of(storage, precision, target))
+    assert compare(release, launches, target, is_whole=False) == []
 
 
 def test_a_weight_that_groups_do_not_divide_is_bf16() -> None:

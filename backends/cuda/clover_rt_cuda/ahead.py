@@ -1,10 +1,9 @@
 """Compile the kernels of an operation for a target that is not here, and say what they take.
 
-    python -m clover_rt_cuda.ahead
-
-compiles the hot kernels at the release's sizes for every target and prints a table. No card, driver
-or toolkit is needed: triton brings its compilers. Operands are tensors without memory, so shapes
-of any size cost nothing, and every constant is the one that `bind` picks on a card.
+No card, driver or toolkit is needed: triton brings its compilers. A `Recorder` is bound as a card
+is, but its tensors have no memory, so shapes of any size cost nothing, and every constant is the
+one that `bind` picks on a card. `python backends/cuda/ahead_table.py` does so with the plan of the
+release.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from clover_rt.spec import (
     Weight,
 )
 from clover_rt_cuda.device import CudaDevice, TorchBuffer
+from clover_rt_cuda.launch import ALIGNED, NARROW_BYTES, OPTIONS, CudaStep, Launch
 
 # shared memory that a program may use: the vendors' limits of a block or work group
 TARGETS: Mapping[str, tuple[GPUTarget, int]] = {
@@ -59,24 +59,22 @@ TYPES = {
     torch.uint8: "*u8",
     torch.int32: "*i32",
 }
-OPTIONS = ("num_warps", "num_stages")
 META = torch.device("meta")
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A launch as a device was asked for it."""
-
-    kernel: Any
-    args: tuple[Any, ...]
-    meta: Mapping[str, Any]
+# an instruction of each assembly, and those of the matrix units
+INSTRUCTION = {
+    "hip": re.compile(r"^\t[a-z]\w+", re.MULTILINE),
+    "cuda": re.compile(r"^\t(?:@!?%\w+ )?[a-z][\w.]*.*;", re.MULTILINE),
+}
+MATRIX = {"hip": re.compile(r"^\tv_wmma", re.MULTILINE), "cuda": re.compile(r"\b(?:wg)?mma\.")}
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """What a kernel takes on a target: bytes of shared memory, registers a thread, spilt words.
 
-    code  the assembly
+    instructions, matrix  how many there are in the assembly, and how many of them are products of a
+                          matrix unit
+    code                  the assembly: of the card for hip, PTX for cuda
     """
 
     name: str
@@ -84,29 +82,34 @@ class Compiled:
     shared: int
     registers: int
     spills: int
+    instructions: int
+    matrix: int
     code: str
 
 
 class Recorder(CudaDevice):
-    """A card without memory that notes launches instead of making them."""
+    """A card without memory: its steps are bound, looked at, and not run.
 
-    def __init__(self) -> None:
+    arch  whose tuning table is used; without one, none is
+    """
+
+    def __init__(self, arch: str = "recorder") -> None:
         super().__init__(DeviceInfo("recorder", "recorder", is_software=True))
         self.torch = META
-        self.noted: list[Launch] = []
+        self.arch = arch
 
     def fill(self, target: torch.Tensor, source: Any) -> None:
         return None
 
-    def launch(
-        self, sig: Signature, kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any
-    ) -> None:
-        self.noted.append(Launch(kernel, args, meta))
+
+def launches(sig: Signature, arch: str = "recorder") -> list[Launch]:
+    """Return the launches of an operation with long prefixes, bound as on a card."""
+    return list(step_of(sig, arch).launches(sys.maxsize))
 
 
-def launches(sig: Signature) -> list[Launch]:
-    """Return the launches of an operation, bound as on a card."""
-    device, spec = Recorder(), OPS[sig.op]
+def step_of(sig: Signature, arch: str = "recorder") -> CudaStep:
+    """Return the step of an operation, bound as on a card of this arch."""
+    device, spec = Recorder(arch), OPS[sig.op]
     kernel, axes = device.kernels[sig.op], dict(sig.axes)
     operands = {}
     for o in spec.operands:
@@ -120,16 +123,33 @@ def launches(sig: Signature) -> list[Launch]:
     need = kernel.scratch(sig)
     scratch = _tensor((need,), np.dtype(np.uint8)) if need else None
     weights = {
-        name: _weight(name, fmt, group, spec.shape(name, axes)) for name, fmt, group in sig.formats
+        name: zeros_weight(name, fmt, group, spec.shape(name, axes))
+        for name, fmt, group in sig.formats
     }
-    kernel.bind(sig, operands, kernel.prepare(sig.static(), weights), scratch)()
-    return device.noted
+    step: CudaStep = kernel.bind(sig, operands, kernel.prepare(sig.static(), weights), scratch)
+    return step
+
+
+def programs(steps: Iterable[CudaStep]) -> list[Launch]:
+    """Return one launch of each program that these steps take, whatever the prefix."""
+    found = {}
+    for step in steps:
+        for prefix in (*step.bounds, sys.maxsize):
+            found.update({launch.program: launch for launch in step.launches(prefix)})
+    return list(found.values())
+
+
+def name_of(launch: Launch) -> str:
+    """Return the kernel and everything else that its compiler sees, as text."""
+    constants = [f"{k}={v}" for k, v in sorted(launch.meta.items())]
+    types = [_spelled(value) for value in launch.args]
+    return f"{launch.kernel.__name__}({', '.join(types)}; {', '.join(constants)})"
 
 
 def lowered(launch: Launch, target: str) -> str:
     """Return a launch as Triton's own code, before any target's compiler sees it."""
     where, _ = TARGETS[target]
-    source, given = _source(launch)
+    source, given = _source(launch, where)
     backend = make_backend(where)
     options = backend.parse_options(given)
     context = ir.context()
@@ -142,7 +162,7 @@ def lowered(launch: Launch, target: str) -> str:
 def compiled(launch: Launch, target: str) -> Compiled:
     """Compile a launch; what triton raises where it does not compile is passed on."""
     where, _ = TARGETS[target]
-    source, options = _source(launch)
+    source, options = _source(launch, where)
     found = triton.compile(source, target=where, options=options)
     if where.backend == "hip":
         code = found.asm["amdgcn"]
@@ -150,8 +170,16 @@ def compiled(launch: Launch, target: str) -> Compiled:
     else:
         code = found.asm["ptx"]
         registers, spills = _cuda_resources(found.asm["cubin"])
-    name = launch.kernel.__name__
-    return Compiled(name, target, found.metadata.shared, registers, spills, code)
+    return Compiled(
+        launch.kernel.__name__,
+        target,
+        found.metadata.shared,
+        registers,
+        spills,
+        len(INSTRUCTION[where.backend].findall(code)),
+        len(MATRIX[where.backend].findall(code)),
+        code,
+    )
 
 
 def signature(
@@ -215,7 +243,7 @@ def hot(
         yield signature("block_scan", scan, {}, weights, precision, TableClass.COMMIT)
 
 
-def _source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
+def _source(launch: Launch, target: GPUTarget) -> tuple[ASTSource, dict[str, Any]]:
     """Return a launch as source with types and constants as triton sees them, and its options."""
     kernel, options = launch.kernel, {k: v for k, v in launch.meta.items() if k in OPTIONS}
     types: dict[str, str] = {}
@@ -226,16 +254,27 @@ def _source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
         value = given[name]
         if isinstance(value, torch.Tensor):
             types[name] = TYPES[value.dtype]
-            attributes[(i,)] = [["tt.divisibility", 16]]
+            attributes[(i,)] = [["tt.divisibility", ALIGNED]]
+            if target.backend == "hip" and value.untyped_storage().nbytes() < NARROW_BYTES:
+                attributes[(i,)].append(["tt.pointer_range", 32])
         elif name in launch.meta or value is None or (type(value) is int and value == 1):
             types[name], constants[name] = "constexpr", value
         elif isinstance(value, float):
             types[name] = "fp32"
         else:
             types[name] = "i32"
-            if value % 16 == 0:
-                attributes[(i,)] = [["tt.divisibility", 16]]
+            if value % ALIGNED == 0:
+                attributes[(i,)] = [["tt.divisibility", ALIGNED]]
     return ASTSource(kernel, types, constants, attributes), options
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        wide = value.untyped_storage().nbytes() >= NARROW_BYTES
+        return TYPES[value.dtype] + ("w" if wide else "")
+    if type(value) is not int:
+        return type(value).__name__
+    return "1" if value == 1 else "int" + ("*16" if value % ALIGNED == 0 else "")
 
 
 def _tensor(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
@@ -243,7 +282,7 @@ def _tensor(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
     return Tensor(TorchBuffer(torch.empty(nbytes, dtype=torch.uint8, device=META)), dtype, shape)
 
 
-def _weight(name: str, fmt: Format, group: int, shape: tuple[int, ...]) -> HostWeight:
+def zeros_weight(name: str, fmt: Format, group: int, shape: tuple[int, ...]) -> HostWeight:
     """Return a weight whose numbers are one zero, seen from everywhere."""
 
     def zeros(dtype: Any, columns: int) -> Any:
@@ -273,26 +312,3 @@ def _cuda_resources(cubin: bytes) -> tuple[int, int]:
     registers, stack = re.search(r"REG:(\d+)", told), re.search(r"STACK:(\d+)", told)
     assert registers is not None and stack is not None, told
     return int(registers[1]), int(stack[1]) // 4
-
-
-def main() -> int:
-    """Print one line a kernel and target; return 1 where one spills or takes too much."""
-    wrong = 0
-    for target, (_, limit) in TARGETS.items():
-        for rows, precision in ((1, Precision.FAST), (32, Precision.FAST), (32, Precision.EXACT)):
-            for sig in hot(rows, "q4-64", precision):
-                for launch in launches(sig):
-                    found = compiled(launch, target)
-                    bad = found.spills > 0 or found.shared > limit
-                    wrong += bad
-                    print(
-                        f"{target} {precision.value} T={rows} {found.name}: "
-                        f"{found.registers} registers, {found.spills} spilt words, "
-                        f"{found.shared} of {limit} bytes shared{'  WRONG' if bad else ''}",
-                        flush=True,
-                    )
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

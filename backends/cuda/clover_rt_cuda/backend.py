@@ -44,7 +44,7 @@ class CudaBackend(Backend):
 
     def open(self, info: DeviceInfo) -> Device:
         if info.id == INTERPRETER.id:
-            _interpret()
+            interpret()
         # first here: it loads torch, and the kernels load triton
         from clover_rt_cuda.device import CudaDevice
 
@@ -76,12 +76,12 @@ def _cards() -> tuple[tuple[DeviceInfo, ...], str, str]:
     return tuple(devices), "", ""
 
 
-def _interpret() -> None:
+def interpret() -> None:
     """Make triton, which reads this once, interpret kernels in this process."""
     triton = sys.modules.get("triton")
     if triton is not None and not triton.knobs.runtime.interpret:
         raise BackendUnavailable(
-            what="device 'interpreter' of backend 'cuda' was requested",
+            what="device 'interpreter' was requested",
             evidence="triton is loaded already, and compiles in this process",
             fix=f"set {TRITON_INTERPRET}=1 before the program starts",
             code="CRT-3520",

@@ -2,86 +2,145 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import triton
 
-from clover_rt.backend import Buffer, Device, DeviceInfo, Kernel, Memory, Usage
-from clover_rt.errors import CompileError, DeviceLost, OutOfMemory
-from clover_rt.spec import Precision, Signature
+from clover_rt.backend import Buffer, Device, DeviceInfo, Kernel, Memory, Step, Usage
+from clover_rt.spec import Precision, Signature, StepLayout
+from clover_rt.spec.step import HEADER, VERSION
+from clover_rt_cuda.cache import use_cache, use_own_folder
+from clover_rt_cuda.card import Card, Outbox
+from clover_rt_cuda.graphs import Graphs, Submission
+from clover_rt_cuda.guard import Guard, no_room
 from clover_rt_cuda.kernels import make_kernels
+from clover_rt_cuda.launch import Launch, Steps
+from clover_rt_cuda.tuning import Tuning
 
 Array = npt.NDArray[Any]
-OVERRIDES = ("CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "TRITON_INTERPRET")
-REMEDIES = (
-    "lower --context, which the KV cache grows with; use a checkpoint in fewer bits "
-    "(clover-rt quantize); or end other programs on the card"
-)
+
+_OFFSET, _SEGMENT, _ = StepLayout().sections["segments"]
+# words of a step table: where its segments start, and of each its size and its position
+SEGMENTS, SEGMENT = _OFFSET // 4, _SEGMENT.itemsize // 4
+COUNT, POSITION = HEADER.index("segments"), _SEGMENT.names.index("position")
+VERSION_BYTES = 4
 
 
 class TorchBuffer(Buffer):
-    """Bytes of a torch device; `data` is uint8 [nbytes]."""
+    """Bytes of a torch device; `data` is uint8 [nbytes].
 
-    def __init__(self, data: torch.Tensor) -> None:
+    is_table  it holds the table of a pass
+    outbox    where those bytes wait to be copied to a card
+    """
+
+    def __init__(self, data: torch.Tensor, is_table: bool = False) -> None:
         self.data = data
         self.nbytes = data.numel()
+        self.is_table = is_table
+        self.outbox: Outbox | None = None
 
 
 class CudaDevice(Device):
     """One card, with the edges of a pass in float32 and the KV cache in the precision's type.
 
-    launches  kernels launched since it was opened
+    launches     kernels launched one by one since it was opened; those of a graph are not counted
+    prefix       rows of the longest prefix in the table that was uploaded last
+    has_graphs   passes are recorded once and replayed
+    submitted    what went to the card last, and `submitted_s` when; for the message if it is lost
+    overrides    environment variables that change what a driver or compiler does
+    blocking     the one that makes each launch wait
     """
 
     alignment = 256
+    has_graphs = True
+    overrides: tuple[str, ...] = (
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_MODULE_LOADING",
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "TRITON_CACHE_DIR",
+        "TRITON_INTERPRET",
+    )
+    blocking = "CUDA_LAUNCH_BLOCKING"
 
     def __init__(self, info: DeviceInfo) -> None:
         self.name = info.name
         self.is_interpreted = info.is_software
         self.arch = "interpreter" if self.is_interpreted else info.notes["arch"]
+        self.driver = ", ".join(f"{k} {v}" for k, v in info.notes.items() if k != "arch")
         self.torch = torch.device("cpu" if self.is_interpreted else info.id)
         self.launches = 0
+        self.prefix = sys.maxsize
+        self.submitted, self.submitted_s = "", 0.0
+        self.graphs = Graphs()
+        self._tables: WeakSet[TorchBuffer] = WeakSet()
+        self._compiled: set[tuple[Any, ...]] = set()
+        if not self.is_interpreted:
+            self.card = Card(self.torch)
+            use_cache(self.arch)
         self.kernels: Mapping[str, Kernel] = make_kernels(self)
 
+    @cached_property
+    def tuning(self) -> Tuning:
+        """Tile sizes for this kind of card; BadInput where a table of them cannot be used."""
+        return Tuning.of(self.arch)
+
     def alloc(self, nbytes: int, usage: Usage) -> TorchBuffer:
-        return TorchBuffer(self.zeros(nbytes, torch.uint8, f"{usage.value} buffer"))
+        data = self.zeros(nbytes, torch.uint8, f"{usage.value} buffer")
+        buffer = TorchBuffer(data, usage is Usage.PARAMS)
+        if buffer.is_table and not self.is_interpreted:
+            buffer.outbox = Outbox(self.card, nbytes)
+            self._tables.add(buffer)
+        return buffer
 
     def zeros(self, count: int, dtype: torch.dtype, tensor: str) -> torch.Tensor:
         """Return new zeroed memory; OutOfMemory (CRT-3230) names the tensor and both numbers."""
         try:
-            return torch.zeros(count, dtype=dtype, device=self.torch)
+            with self.ordered():
+                return torch.zeros(count, dtype=dtype, device=self.torch)
         # RuntimeError: what torch raises for host memory, and the base of its error for a card's
         except RuntimeError as error:
-            nbytes = count * dtype.itemsize
-            free = self.memory().free
-            raise OutOfMemory(
-                what=f"{tensor} needs {nbytes} bytes on {self.name}",
-                evidence=f"requested {nbytes} bytes, free {free} bytes: {_first_line(error)}",
-                fix=REMEDIES,
-                code="CRT-3230",
-            ) from error
+            raise no_room(self, tensor, count * dtype.itemsize, error) from error
 
     def free(self, buffer: Buffer) -> None:
         own = _own(buffer)
         own.data = torch.zeros(0, dtype=torch.uint8)
         own.nbytes = 0
+        own.outbox = None
+        self._tables.discard(own)
 
     def copy(self, dst: Buffer, dst_offset: int, src: Buffer, src_offset: int, n: int) -> None:
         part = _own(src).data[src_offset : src_offset + n]
-        _own(dst).data[dst_offset : dst_offset + n].copy_(part)
+        with Guard(self, "copy"), self.ordered():
+            _own(dst).data[dst_offset : dst_offset + n].copy_(part)
 
     def upload(self, dst: Buffer, offset: int, src: Array) -> None:
-        self.fill(_own(dst).data[offset : offset + src.nbytes], src)
+        own = _own(dst)
+        target = own.data[offset : offset + src.nbytes]
+        if own.is_table and offset == 0:
+            self.prefix = longest_prefix(src)
+        if own.outbox is None:
+            self.fill(target, src)
+            return
+        with Guard(self, "upload"):
+            own.outbox.send(target, np.ascontiguousarray(src).reshape(-1).view(np.uint8))
 
     def download(self, src: Buffer, offset: int, dst: Array) -> None:
         part = _own(src).data[offset : offset + dst.nbytes]
-        with self.guarded("download", ""):
-            dst.reshape(-1).view(np.uint8)[:] = part.cpu().numpy()
+        target = torch.from_numpy(dst.reshape(-1).view(np.uint8))
+        with Guard(self, "download"):
+            with self.ordered():
+                target.copy_(part, non_blocking=True)
+            self._wait()
 
     def fill(self, target: torch.Tensor, source: Array) -> None:
         """Copy a host array into bytes of the device."""
@@ -89,83 +148,108 @@ class CudaDevice(Device):
         if not data.flags.writeable:
             # torch takes no memory that it could not write, and files are mapped read-only
             data = data.copy()
-        with self.guarded("upload", ""):
+        with Guard(self, "upload"), self.ordered():
             target.copy_(torch.from_numpy(data))
 
     def synchronize(self) -> None:
-        if not self.is_interpreted:
-            with self.guarded("synchronize", ""):
-                torch.cuda.synchronize(self.torch)
+        with Guard(self, "synchronize"):
+            self._wait()
 
     def memory(self) -> Memory:
-        if self.is_interpreted:
-            return Memory()
-        free, total = torch.cuda.mem_get_info(self.torch)
-        return Memory(total, free)
+        return Memory() if self.is_interpreted else self.card.memory()
 
     def dtypes(self, precision: Precision) -> tuple[str, str]:
         """Rows are float32 always; `fast` multiplies in bfloat16 and halves the KV cache."""
         return ("float32", "bfloat16" if precision is Precision.FAST else "float32")
+
+    def capture(self, steps: Sequence[Step]) -> Step:
+        """Return one step: a graph, recorded when it first runs; interpreted, the steps in order.
+
+        Kernels that are not compiled yet are, when it first runs, with progress.
+        """
+        if self.is_interpreted:
+            return super().capture(steps)
+        return Submission(self, Steps(tuple(steps)))  # type: ignore[arg-type]
+
+    def submit(self, what: str, run: Step) -> None:
+        """Run what goes to the card at once; `what` names it, should the card be lost."""
+        self.submitted, self.submitted_s = what, time.perf_counter()
+        with Guard(self, "submit"):
+            run()
 
     def launch(
         self, sig: Signature, kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any
     ) -> None:
         """Launch a kernel of an op; a failure names op, shape and arch."""
         self.launches += 1
-        with self.guarded(sig.op, _shape(sig)):
-            if not self.is_interpreted:
-                torch.cuda.set_device(self.torch)
+        with Guard(self, "launch", sig), self.ordered():
             kernel[grid](*args, **meta)
 
-    def guarded(self, op: str, shape: str) -> _Guard:
-        return _Guard(self, op, shape)
+    def compile(self, launches: Sequence[Launch]) -> None:
+        """Compile what is not compiled yet, told to `on_progress` as "compiling NAME"."""
+        fresh = {n.program: n for n in launches if n.program not in self._compiled}
+        for done, (program, launch) in enumerate(fresh.items()):
+            self._tell(done, len(fresh), f"compiling {launch.kernel.__name__}")
+            with Guard(self, "compile", launch.sig, compiles=True), self.ordered():
+                _compile(launch)
+            self._compiled.add(program)
+        if fresh:
+            self._tell(len(fresh), len(fresh), "compiling")
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """Make every table empty meanwhile, so that nothing that runs changes a state."""
+        heads = [table.data[VERSION_BYTES : 4 * SEGMENTS] for table in self._tables]
+        with self.ordered():
+            kept = [head.clone() for head in heads]
+            for head in heads:
+                head.zero_()
+        try:
+            yield
+        finally:
+            with self.ordered():
+                for head, own in zip(heads, kept, strict=True):
+                    head.copy_(own)
+
+    def ordered(self) -> AbstractContextManager[Any]:
+        """Return a context whose copies and launches run one after the other."""
+        return nullcontext() if self.is_interpreted else self.card.ordered()
+
+    def close(self) -> None:
+        """Drop the graphs; memory goes with the buffers and weights that hold it."""
+        self.graphs.clear()
+
+    def _wait(self) -> None:
+        if not self.is_interpreted:
+            self.card.wait()
+
+    def _tell(self, done: int, total: int, what: str) -> None:
+        if self.on_progress is not None:
+            self.on_progress(done, total, what)
 
 
-class _Guard:
-    """Tells what triton and the driver raise as errors of ours."""
+def longest_prefix(table: Array) -> int:
+    """Return the largest position of a segment of a step table; bytes that are none have no bound.
 
-    def __init__(self, device: CudaDevice, op: str, shape: str) -> None:
-        self.device, self.op, self.shape = device, op, shape
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        device = self.device
-        if error is None or device.is_interpreted:
-            return
-        asked = " ".join((self.op, self.shape)).strip()
-        about = f"arch {device.arch}, triton {triton.__version__}, {_overrides()}"
-        if isinstance(error, (triton.CompilationError, triton.runtime.errors.OutOfResources)):
-            raise CompileError(
-                what=f"the kernel of {asked} did not compile for {device.name}",
-                evidence=f"{about}; the compiler said:\n{error}",
-                fix="update torch with its triton, or use --backend cpu",
-                code="CRT-3521",
-            ) from error
-        if isinstance(error, RuntimeError) and "CUDA" in str(error):
-            raise DeviceLost(
-                what=f"{device.name} stopped answering",
-                evidence=f"last operation {asked}; {about}: {_first_line(error)}",
-                fix="look into the system log, reset the card, and start the program anew; "
-                "CUDA_LAUNCH_BLOCKING=1 charges the failure to the operation that made it",
-                code="CRT-3310",
-            ) from error
+    A buffer may hold its table further on, as only its user knows.
+    """
+    words = np.ascontiguousarray(table).reshape(-1).view(np.int32)
+    if words[0] != VERSION:
+        return sys.maxsize
+    positions = words[SEGMENTS + POSITION :: SEGMENT][: max(0, int(words[COUNT]))]
+    return int(positions.max(initial=0))
 
 
-def _shape(sig: Signature) -> str:
-    axes = ", ".join(f"{name}={n}" for name, n in sig.axes)
-    formats = ", ".join(f"{w} {f.value}" for w, f, _ in sig.formats)
-    return f"[{axes}] {formats} {sig.table.value}".strip()
+def _compile(launch: Launch) -> None:
+    def compiled() -> None:
+        launch.kernel.warmup(*launch.args, grid=launch.grid, **launch.meta)
 
-
-def _overrides() -> str:
-    found = [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
-    return ", ".join(found) or "no override set"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    try:
+        compiled()
+    except OSError as error:
+        # the folder of the cache is full, or gone
+        use_own_folder(error)
+        compiled()
 
 
 def _own(buffer: Buffer) -> TorchBuffer:

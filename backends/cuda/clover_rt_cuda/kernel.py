@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,31 @@ import torch
 import triton
 import triton.language as tl
 
-from clover_rt.backend import Kernel, Step, Tensor
+from clover_rt.backend import Kernel, Tensor
 from clover_rt.ops import OPS
 from clover_rt.spec import Format, HostWeight, Numerics, Precision, Signature, StepLayout
+from clover_rt_cuda.launch import Launch, sequence
 
 if TYPE_CHECKING:
     from clover_rt_cuda.device import CudaDevice
+
+__all__ = [
+    "CODES",
+    "TORCH",
+    "DeviceWeight",
+    "TritonKernel",
+    "Words",
+    "block",
+    "cdiv",
+    "dot_type",
+    "numerics_of",
+    "room",
+    "room_bytes",
+    "sequence",
+    "table_of",
+    "view",
+    "views",
+]
 
 PIECE = 64 << 20
 """Bytes of a weight that are on their way to the device at a time."""
@@ -133,14 +152,13 @@ class TritonKernel(Kernel):
 
     def launcher(
         self, sig: Signature, kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any
-    ) -> Step:
+    ) -> Launch:
         """Return a step that launches a kernel; what starts with upper case is compiled in."""
-        device = self.device
+        return Launch(self.device, sig, kernel, grid, args, meta)
 
-        def step() -> None:
-            device.launch(sig, kernel, grid, *args, **meta)
-
-        return step
+    def tile(self, kind: str, sig: Signature, own: Mapping[str, int]) -> dict[str, int]:
+        """Return a tile, which is `own` where nothing was measured on this kind of card."""
+        return self.device.tuning.tile(kind, sig, own)
 
 
 def _bytes_of(fmt: Format, group: int, count: int) -> int:
@@ -191,19 +209,6 @@ def numerics_of(sig: Signature) -> Numerics:
 def dot_type(sig: Signature) -> Any:
     """Return the element type that products are made in."""
     return tl.bfloat16 if sig.precision is Precision.FAST else tl.float32
-
-
-def sequence(steps: list[Callable[[], None]]) -> Step:
-    """Return one step that runs several."""
-    if len(steps) == 1:
-        return steps[0]
-    run = tuple(steps)
-
-    def step() -> None:
-        for part in run:
-            part()
-
-    return step
 
 
 def cdiv(a: int, b: int) -> int:

@@ -42,12 +42,13 @@ from clover_rt_cuda.kernels.tools import (
     rounded,
     sigmoid,
 )
+from clover_rt_cuda.launch import ByPrefix, CudaStep
 
 MOST_COLUMNS = 256
 # (capacity of rows, splits of the prefix)
 SPLITS = ((4, 32), (16, 16), (64, 8))
 LEAST_SPLIT = 128
-"""Places of the prefix that are worth a program of their own."""
+"""Places of the prefix that are worth a program of their own; no more are not split at all."""
 
 
 @triton.jit
@@ -232,37 +233,44 @@ def attend_steps(
     gate: torch.Tensor | None,
     y: torch.Tensor,
     kept: list[torch.Tensor],
-) -> list[Step]:
+) -> list[CudaStep]:
     """Return the steps of attention; operands are those of attend, in order.
+
+    Where every prefix of a pass is short, one program takes all of it and there is no join.
 
     gate  None, or numbers [T, H * K] whose sigmoid the result is times
     kept  as `room_of` returns it
     """
     rows, heads, width = sig["T"], sig["H"], sig["K"]
-    splits, tile = splits_of(sig), attend_tile(sig)
-    first = kernel.launcher(
-        sig,
-        attend_kernel,
-        (min(sig.layout.segments, rows) + rows // tile["BR"], sig["G"], splits),
-        table,
-        Words.of(sig.layout).segments,
-        *operands,
-        gate,
-        y,
-        *(kept or (None, None, None)),
-        heads,
-        sig["G"],
-        width,
-        sig["slot_pages"],
-        1 / math.sqrt(width),
-        SEGS=block(sig.layout.segments, 1),
-        PAGE=PAGE_ROWS,
-        TYPE=dot_type(sig),
-        SPLITS=splits,
-        **tile,
-    )
+    splits, tile = splits_of(sig), kernel.tile("attend", sig, attend_tile(sig))
+    tile["BR"] = max(tile["BR"], least_rows(tile["BH"]))
+
+    def over(splits: int, *parts: torch.Tensor | None) -> CudaStep:
+        return kernel.launcher(
+            sig,
+            attend_kernel,
+            (min(sig.layout.segments, rows) + rows // tile["BR"], sig["G"], splits),
+            table,
+            Words.of(sig.layout).segments,
+            *operands,
+            gate,
+            y,
+            *parts,
+            heads,
+            sig["G"],
+            width,
+            sig["slot_pages"],
+            1 / math.sqrt(width),
+            SEGS=block(sig.layout.segments, 1),
+            PAGE=PAGE_ROWS,
+            TYPE=dot_type(sig),
+            SPLITS=splits,
+            **tile,
+        )
+
+    whole = over(1, None, None, None)
     if splits == 1:
-        return [first]
+        return [whole]
     join = kernel.launcher(
         sig,
         join_kernel,
@@ -276,7 +284,7 @@ def attend_steps(
         SPLITS=splits,
         BK=block(width),
     )
-    return [first, join]
+    return [ByPrefix(kernel.device, LEAST_SPLIT, whole, sequence([over(splits, *kept), join]))]
 
 
 def attend_tile(sig: Signature) -> dict[str, int]:
@@ -284,7 +292,7 @@ def attend_tile(sig: Signature) -> dict[str, int]:
     heads = block(cdiv(sig["H"], sig["G"]), 1)
     columns, is_fast = block(sig["K"]), sig.precision is Precision.FAST
     most = 32 if is_fast and columns <= 128 else 16
-    rows = max(1, cdiv(16, heads), min(block(sig["T"], 1), most // heads))
+    rows = max(least_rows(heads), min(block(sig["T"], 1), most // heads))
     return {
         "BR": rows,
         "BH": heads,
@@ -293,6 +301,11 @@ def attend_tile(sig: Signature) -> dict[str, int]:
         "BX": 32 if is_fast else 16,
         "num_warps": 4 if columns <= 128 else 8,
     }
+
+
+def least_rows(heads: int) -> int:
+    """Return the rows that a tile needs with this many heads: a product takes 16 at least."""
+    return cdiv(16, heads)
 
 
 def splits_of(sig: Signature) -> int:

@@ -29,6 +29,7 @@ from clover_rt_cuda.kernels.kv_append import pool_row
 from clover_rt_cuda.kernels.linear import linear_step
 from clover_rt_cuda.kernels.project import Part, project_step
 from clover_rt_cuda.kernels.tools import PREVIEW, ROWS, SEGMENT, narrowed
+from clover_rt_cuda.launch import CudaStep
 
 MATRICES = ("q", "gate", "k", "v", "o")
 
@@ -120,7 +121,7 @@ class Attention(TritonKernel):
             Part(prepared["k"], k_raw, groups * width),
             Part(prepared["v"], v, groups * width),
         )
-        steps = [project_step(self, sig, table, h, prepared["input_norm"], parts)]
+        steps: list[CudaStep] = [project_step(self, sig, table, h, prepared["input_norm"], parts)]
         page_table, k_pool, v_pool = cache
         steps.append(
             self.launcher(

@@ -18,6 +18,7 @@ from clover_rt_cuda.kernel import TritonKernel, Words, cdiv, table_of, views
 from clover_rt_cuda.kernels.block_scan import MEMORY_ROWS, scan_tile
 from clover_rt_cuda.kernels.scan import product
 from clover_rt_cuda.kernels.tools import PREVIEW, SEGMENT, SEGMENTS
+from clover_rt_cuda.launch import CudaStep
 
 BLOCK_ROWS = 16
 
@@ -124,7 +125,7 @@ def memory_step(
     state: torch.Tensor,
     prepared: Mapping[str, torch.Tensor],
     o: torch.Tensor,
-) -> Step:
+) -> CudaStep:
     """Return the step that writes the preview rows of o."""
     columns = scan_tile(sig)["BV"]
     return kernel.launcher(

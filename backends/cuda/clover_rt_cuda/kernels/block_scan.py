@@ -28,6 +28,7 @@ from clover_rt_cuda.kernel import (
 from clover_rt_cuda.kernels.causal_conv import move_ring
 from clover_rt_cuda.kernels.scan import scan_chunk, scan_row, unit_row
 from clover_rt_cuda.kernels.tools import COMMIT, PREVIEW, SEGMENT, SEGMENTS
+from clover_rt_cuda.launch import CudaStep
 
 MOST_KEYS = 256
 CHUNK_ROWS = 16
@@ -193,7 +194,7 @@ def scan_step(
     copies: torch.Tensor | None,
     u: torch.Tensor | None = None,
     ring: torch.Tensor | None = None,
-) -> Step:
+) -> CudaStep:
     """Return the step that scans; operands are those of block_scan, in order.
 
     copies   as many numbers as `copies_count` says

@@ -16,6 +16,7 @@ from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature, TableClass
 from clover_rt_cuda.kernel import TritonKernel, Words, block, cdiv, sequence, table_of, views
 from clover_rt_cuda.kernels.tools import COMMIT, PREVIEW, ROWS, SEGMENT, SEGMENTS, VERIFY, silu
+from clover_rt_cuda.launch import CudaStep
 
 PAIRED = (TableClass.COMMIT_PREVIEW, TableClass.MIXED)
 SEGMENT_PROGRAMS = 4
@@ -125,7 +126,7 @@ class CausalConv(TritonKernel):
         table = table_of(operands)
         u, ring, tape_u, y = views(operands, "u", "ring", "tape_u", "y")
         taps, right = prepared["taps"], prepared.get("right")
-        steps = [conv_step(self, sig, table, u, taps, right, ring, tape_u, y)]
+        steps: list[CudaStep] = [conv_step(self, sig, table, u, taps, right, ring, tape_u, y)]
         if moves_rings(sig):
             columns = block(sig["C"], 16, 128)
             steps.append(
@@ -161,7 +162,7 @@ def conv_step(
     ring: torch.Tensor,
     tape_u: torch.Tensor,
     y: torch.Tensor,
-) -> Step:
+) -> CudaStep:
     """Return the step that convolves, and leaves the rings as they are."""
     words, channels = Words.of(sig.layout), sig["C"]
     rows, columns = block(sig["T"], 1, 16), block(channels, 16, 128)

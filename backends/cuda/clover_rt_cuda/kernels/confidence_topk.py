@@ -275,7 +275,7 @@ class ConfidenceTopk(TritonKernel):
         return super().supports(sig)
 
     def scratch(self, sig: Signature) -> int:
-        return room_bytes(*_counts(sig))
+        return room_bytes(*self._counts(sig))
 
     def bind(
         self,
@@ -287,9 +287,9 @@ class ConfidenceTopk(TritonKernel):
         table, words = table_of(operands), Words.of(sig.layout)
         h, counts, suppressed, picks = views(operands, "h", "counts", "suppressed", "picks")
         head, top, vocab = prepared["head"], int(sig.attr("top")), sig["vocab"]
-        tile = head_tile(top)
+        tile = self._tile(sig)
         parts, blocks = cdiv(vocab, tile["BV"]), cdiv(sig["W"], tile["BW"])
-        sums, probes, flags, *kept = room(scratch, *_counts(sig))
+        sums, probes, flags, *kept = room(scratch, *self._counts(sig))
         flags, lists = flags.view(torch.int32), [part.view(torch.int32) for part in kept]
         steps = [
             self.launcher(
@@ -315,13 +315,12 @@ class ConfidenceTopk(TritonKernel):
                 sig["D"],
                 **head.constants,
                 **tile,
-                BK=inner_block(sig),
                 TYPE=dot_type(sig),
                 TOP=top,
                 BD=block(sig["D"], 16, 1024),
             )
         ]
-        levels = _levels(sig)
+        levels = _levels(sig, tile)
         for level, (count, fewer) in enumerate(pairwise(levels)):
             ranks, ids, *better = lists[2 * level : 2 * level + 4]
             grid = (sig["W"], fewer // top)
@@ -361,24 +360,26 @@ class ConfidenceTopk(TritonKernel):
         )
         return sequence(steps)
 
+    def _tile(self, sig: Signature) -> dict[str, int]:
+        return self.tile("head", sig, head_tile(sig))
 
-def head_tile(top: int) -> dict[str, int]:
-    """Return the tile of the head: more candidates a program where more of them are kept."""
-    return {"BW": 16, "BV": 128 if top <= 8 else 256}
+    def _counts(self, sig: Signature) -> list[int]:
+        """Return the words of sums, probes, flags, and of ranks and ids at each level."""
+        tile = self._tile(sig)
+        parts, blocks = cdiv(sig["vocab"], tile["BV"]), cdiv(sig["W"], tile["BW"])
+        lists = [sig["W"] * count for count in _levels(sig, tile) for _ in range(2)]
+        return [3 * sig["W"] * parts, sig["W"], blocks * parts, *lists]
 
 
-def _levels(sig: Signature) -> list[int]:
+def head_tile(sig: Signature) -> dict[str, int]:
+    """Return the tile of the head: more ids a program where more of them are kept."""
+    return {"BW": 16, "BV": 128 if sig.attr("top") <= 8 else 256, "BK": inner_block(sig)}
+
+
+def _levels(sig: Signature, tile: Mapping[str, int]) -> list[int]:
     """Return the candidates of a row, as the first programs leave them and after each join."""
     top = int(sig.attr("top"))
-    levels = [cdiv(sig["vocab"], head_tile(top)["BV"]) * top]
+    levels = [cdiv(sig["vocab"], tile["BV"]) * top]
     while levels[-1] > JOINED:
         levels.append(cdiv(levels[-1], JOINED) * top)
     return levels
-
-
-def _counts(sig: Signature) -> list[int]:
-    """Return the words of sums, probes, flags, and of ranks and ids at each level."""
-    tile = head_tile(int(sig.attr("top")))
-    parts, blocks = cdiv(sig["vocab"], tile["BV"]), cdiv(sig["W"], tile["BW"])
-    lists = [sig["W"] * count for count in _levels(sig) for _ in range(2)]
-    return [3 * sig["W"] * parts, sig["W"], blocks * parts, *lists]

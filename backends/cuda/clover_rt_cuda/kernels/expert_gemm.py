@@ -30,7 +30,7 @@ from clover_rt_cuda.kernel import (
     view,
     views,
 )
-from clover_rt_cuda.kernels.linear import inner_block
+from clover_rt_cuda.kernels.linear import inner_block, row_tile
 from clover_rt_cuda.kernels.tools import ROWS, row_product, rows_product, silu
 
 FEW_PAIRS = 32
@@ -257,18 +257,16 @@ class ExpertGemm(TritonKernel):
         inward = {**gate.constants, "UP": up.format, "UP_GROUP": up.group, "BE": block(sig["E"], 1)}
         outward = {**down.constants, "BE": block(sig["E"], 1)}
         if pairs <= FEW_PAIRS:
-            in_tile = {"BN": 32, "BK": block(width, 128, 256)}
-            out_tile = {"BN": 32, "BK": block(inner, 128, 256)}
+            in_tile, out_tile = (self.tile("row", sig, row_tile(k)) for k in (width, inner))
+            in_grid, out_grid = (
+                (cdiv(n, tile["BN"]), pairs) for n, tile in ((inner, in_tile), (width, out_tile))
+            )
             steps = [
-                self.launcher(
-                    sig, hidden_row, (cdiv(inner, 32), pairs), *first, **inward, **in_tile
-                ),
-                self.launcher(
-                    sig, down_row, (cdiv(width, 32), pairs), *second, **outward, **out_tile
-                ),
+                self.launcher(sig, hidden_row, in_grid, *first, **inward, **in_tile),
+                self.launcher(sig, down_row, out_grid, *second, **outward, **out_tile),
             ]
             return sequence(steps)
-        tile = pair_tile(sig, pairs)
+        tile = self.tile("pairs", sig, pair_tile(sig, pairs))
         meta = {**tile, "TYPE": dot_type(sig)}
         tiles = most_tiles(pairs, sig["E"], tile["BP"])
         steps = [

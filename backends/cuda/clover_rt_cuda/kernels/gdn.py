@@ -26,6 +26,7 @@ from clover_rt_cuda.kernels.causal_conv import conv_step, moves_rings
 from clover_rt_cuda.kernels.gdn_gates import decay_of
 from clover_rt_cuda.kernels.linear import LEAST_STEP, Gate, linear_step
 from clover_rt_cuda.kernels.project import Part, project_step
+from clover_rt_cuda.launch import CudaStep
 
 MATRICES = ("qkv", "z", "a", "b", "out")
 BLOCK = ("logit_scale", "history_bias", "history_c")
@@ -74,7 +75,7 @@ class Gdn(TritonKernel):
             Part(prepared["b"], beta, heads, "sigmoid"),
         )
         norm, gates = prepared["input_norm"], prepared["gates"]
-        steps = [
+        steps: list[CudaStep] = [
             project_step(self, sig, table, h, norm, parts, gates),
             conv_step(
                 self, sig, table, u, prepared["conv"], prepared["right"], ring, tape_u, mixed

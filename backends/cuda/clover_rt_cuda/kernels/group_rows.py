@@ -18,6 +18,7 @@ from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import Signature
 from clover_rt_cuda.kernel import TritonKernel, block, cdiv, table_of, views
 from clover_rt_cuda.kernels.tools import ROWS
+from clover_rt_cuda.launch import CudaStep
 
 
 @triton.jit
@@ -91,7 +92,7 @@ def group_step(
     ids: torch.Tensor,
     order: torch.Tensor,
     offsets: torch.Tensor,
-) -> Step:
+) -> CudaStep:
     """Return the step that sorts pairs by expert."""
     pairs, experts = sig["T"] * sig["R"], sig["E"]
     tiles = cdiv(pairs, 32)

@@ -36,6 +36,7 @@ from clover_rt_cuda.kernels.tools import (
     row_product,
     rows_product,
 )
+from clover_rt_cuda.launch import CudaStep
 
 FEW_ROWS = 4
 LEAST_STEP = 32
@@ -140,7 +141,7 @@ def linear_step(
     n: int,
     k: int,
     gate: Gate | None = None,
-) -> Step:
+) -> CudaStep:
     """Return a step that writes y = x w^T + residual, or y = gated_norm(x) w^T + residual."""
     before: tuple[Any, ...] = (None, None, 0.0, 0)
     if gate is not None:
@@ -148,12 +149,12 @@ def linear_step(
     arguments = (table, x, residual, y, *weight.arrays, *before, n, k)
     meta = weight.constants
     if sig["T"] <= FEW_ROWS:
-        tile = row_tile(k)
+        tile = kernel.tile("row", sig, row_tile(k))
         if gate is not None:
             tile["BK"] = min(tile["BK"], gate.step)
         grid = (cdiv(n, tile["BN"]), sig["T"])
         return kernel.launcher(sig, linear_row, grid, *arguments, **meta, **tile)
-    tile = rows_tile(sig)
+    tile = kernel.tile("rows", sig, rows_tile(sig))
     if gate is not None:
         # three tiles go into a step, so it is a narrow one
         tile |= {"BK": LEAST_STEP, "num_warps": 8}

@@ -45,10 +45,11 @@ from clover_rt_cuda.kernels.expert_gemm import (
 )
 from clover_rt_cuda.kernels.group_rows import count_pairs, group_step, place_pairs
 from clover_rt_cuda.kernels.group_rows import pair_tile as grouping_tile
-from clover_rt_cuda.kernels.linear import FEW_ROWS
+from clover_rt_cuda.kernels.linear import FEW_ROWS, row_tile
 from clover_rt_cuda.kernels.project import Part, project_step
 from clover_rt_cuda.kernels.router_topk import NOT_ALLOWED, choose, rank_of
 from clover_rt_cuda.kernels.tools import PREVIEW, ROWS, SEGMENT, row_product, sigmoid
+from clover_rt_cuda.launch import CudaStep
 
 MOST_GROUPED = 64
 """Rows whose pairs the last program of the routes sorts alone."""
@@ -260,23 +261,24 @@ class Moe(TritonKernel):
         e, r, d, f, fs = (sig[a] for a in ("E", "R", "D", "F", "Fs"))
         pairs = sig["T"] * r
         if few:
-            widest = max(f, fs)
+            in_tile, out_tile = (self.tile("row", sig, row_tile(k)) for k in (d, f))
             steps += [
                 self.launcher(
-                    sig, moe_hidden_row, (cdiv(widest, 32), pairs + sig["T"]),
+                    sig, moe_hidden_row, (cdiv(max(f, fs), in_tile["BN"]), pairs + sig["T"]),
                     table, ids, h, norm, eps, hidden, shared_hidden, *inward,
-                    e, r, d, f, fs, pairs, **first, BN=32, BK=block(d, 128, 256),
+                    e, r, d, f, fs, pairs, **first, **in_tile,
                 ),
                 self.launcher(
-                    sig, moe_down_row, (cdiv(d, 32), sig["T"]),
+                    sig, moe_down_row, (cdiv(d, out_tile["BN"]), sig["T"]),
                     table, ids, weights, scale, h, hidden, shared_hidden, y, *outward,
-                    r, d, f, fs, **second, BN=32, BK=block(f, 128, 256), SBK=block(fs, 128, 256),
+                    r, d, f, fs, **second, **out_tile, SBK=row_tile(fs)["BK"],
                 ),
             ]  # fmt: skip
             return sequence(steps)
         if not sorts:
             steps.append(group_step(self, sig, table, ids, order, offsets))
-        tile = {**pair_tile(sig, pairs), "TYPE": dot_type(sig), "BE": block(e, 1)}
+        own = self.tile("pairs", sig, pair_tile(sig, pairs))
+        tile = {**own, "TYPE": dot_type(sig), "BE": block(e, 1)}
         tiles = most_tiles(pairs, e, tile["BP"])
         high = tiles + cdiv(sig["T"], tile["BP"])
         columns = block(d, 16, 512)
@@ -307,7 +309,7 @@ class Moe(TritonKernel):
         weights: torch.Tensor,
         order: torch.Tensor | None,
         offsets: torch.Tensor | None,
-    ) -> Step:
+    ) -> CudaStep:
         words, experts = Words.of(sig.layout), block(sig["E"])
         top_p = float(sig.attr("top_p"))
         # counts up and is set back by the launch itself, so it must not lie in shared scratch

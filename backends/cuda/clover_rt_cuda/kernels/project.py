@@ -15,12 +15,12 @@ import torch
 import triton
 import triton.language as tl
 
-from clover_rt.backend import Step
 from clover_rt.spec import Signature
 from clover_rt_cuda.kernel import DeviceWeight, TritonKernel, cdiv, dot_type
 from clover_rt_cuda.kernels.gdn_gates import decay
 from clover_rt_cuda.kernels.linear import FEW_ROWS, row_tile, rows_tile
 from clover_rt_cuda.kernels.tools import ROWS, row_product, rows_product, sigmoid
+from clover_rt_cuda.launch import CudaStep
 
 MOST_PARTS = 4
 
@@ -116,11 +116,14 @@ def project_step(
     norm: torch.Tensor,
     parts: Sequence[Part],
     gates: tuple[Any, Any] = (None, None),
-) -> Step:
+) -> CudaStep:
     """Return the step that makes up to four products of rows [T, D]; gates: of "decay"."""
     k = sig["D"]
     few = sig["T"] <= FEW_ROWS
-    tile = {"BM": 1, **row_tile(k)} if few else rows_tile(sig)
+    if few:
+        tile = {"BM": 1, **kernel.tile("row", sig, row_tile(k))}
+    else:
+        tile = kernel.tile("rows", sig, rows_tile(sig))
     arguments: list[Any] = []
     meta: dict[str, Any] = {}
     for i in range(MOST_PARTS):

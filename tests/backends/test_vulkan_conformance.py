@@ -1,0 +1,110 @@
+"""The vulkan backend in the suite: hot ops and a golden run in the usual lane, the rest in full."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import clover_rt_conformance
+from clover_rt.backend import Device
+from clover_rt.cli import main
+from clover_rt.ops import HOT, expert_gemm
+from clover_rt.spec import Precision
+from clover_rt_conformance.harness import try_case
+from tests.backends.vulkan_devices import open_vulkan
+
+
+class OnVulkan(clover_rt_conformance.Suite):
+    """Runs in the tests' process, which keeps its compiled shaders from case to case."""
+
+    backend = "vulkan"
+    precision = "exact"
+    require: ClassVar[tuple[str, ...]] = HOT
+
+    @classmethod
+    def open_device(cls) -> Device:
+        return open_vulkan()
+
+
+class TestHotOps(OnVulkan):
+    cases: ClassVar[tuple[str, ...]] = (
+        "device/copies",
+        "device/new-memory-is-zero",
+        "linear/*/T=7,N=63,K=192",
+        "expert_gemm/q4-32/T=[017]/spread",
+        "expert_gemm/q8/T=7/spread",
+        "expert_gemm/bf16/T=7/spread",
+        "expert_gemm/f32/T=7/spread",
+        "expert_gemm/256-experts",
+        "block_scan/H=4,K=16,V=24/*",
+        "block_scan/equal-keys-kept/*",
+        "confidence_topk/f32/*",
+    )
+
+
+class TestRowsIn8Bits(OnVulkan):
+    """In `fast` the products of quantised weights round their rows."""
+
+    precision = "fast"
+    cases: ClassVar[tuple[str, ...]] = (
+        "linear/q8/T=[17],N=*",
+        "linear/q4-32/T=7,N=63,K=192*",
+        "expert_gemm/q4-32/T=[017]/spread",
+        "confidence_topk/q4-32/top=8/*",
+    )
+
+
+class TestAGoldenRun(OnVulkan):
+    cases: ClassVar[tuple[str, ...]] = ("model/clover_tiny/decode/short/release/diffusion_t03",)
+
+
+@pytest.mark.parametrize("name", ["f32/T=33/spread", "q4-32/T=7/one-expert", "f32/T=0/spread"])
+def test_the_many_row_form_of_experts_is_right_at_few_rows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite's cases have too few rows for it."""
+    device = OnVulkan.open_device()
+    from clover_rt_vulkan.kernels import expert_gemm as chosen
+
+    monkeypatch.setattr(chosen, "MOST_FEW", 0)
+    case = next(c for c in expert_gemm.SPEC.cases() if c.id == f"expert_gemm/{name}")
+    verdict = try_case(device, expert_gemm.SPEC, case, Precision.EXACT, 0, 2)
+    device.close()
+    assert [str(problem) for problem in verdict.problems] == []
+
+
+@pytest.mark.full
+def test_the_validation_layers_have_nothing_to_say() -> None:
+    """A golden run, its order of reads and writes included."""
+    layer = "VK_LAYER_KHRONOS_validation"
+    OnVulkan.open_device().close()
+    from clover_rt_vulkan.driver.vk import listed, text
+
+    there = listed("vkEnumerateInstanceLayerProperties", "VkLayerProperties")
+    if layer not in [text(found.layerName) for found in there]:
+        pytest.fail(f"needs {layer}: apt-get install vulkan-validationlayers")
+    given = {
+        "VK_INSTANCE_LAYERS": layer,
+        "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
+    }
+    words = [sys.executable, "-m", "pytest", __file__, "-k", "TestAGoldenRun", "-s"]
+    done = subprocess.run(words, env=os.environ | given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "Validation" not in done.stdout + done.stderr
+
+
+@pytest.mark.full
+def test_everything_that_is_tried_is_right_and_nothing_is_declined(tmp_path: Path) -> None:
+    target = tmp_path / "vulkan.json"
+    words = ["conformance", "--backend", "vulkan", "--device", "llvmpipe"]
+    code = main([*words, "--lane", "full", "--require", "hot", "--json", str(target)])
+    told = json.loads(target.read_text())
+    assert told["failures"] == [] and told["problems"] == []
+    assert told["declined"] == {}
+    assert code == 0

@@ -54,7 +54,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-API = (1, 0)
+API = (1, 1)
 """Version of this module's surface: (major, minor)."""
 
 Step = Callable[[], None]
@@ -98,7 +98,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One device that a probe found. `is_software` devices are used only by name."""
+    """One device that a probe found.
+
+    kind          "cpu", "gpu", "discrete" or "integrated"
+    is_software   a device that is not hardware; it is used only by name
+    notes         facts for people; "engine" and "chosen" (why this device) are shown by `run`, and
+                  all but "chosen" tell a device and its driver from others
+    only_by_name  why the device is not chosen by itself, as part of a sentence; "" if it may be
+    """
 
     id: str
     name: str
@@ -106,6 +113,7 @@ class DeviceInfo:
     memory_bytes: int = 0
     is_software: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
+    only_by_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +190,9 @@ class Device(ABC):
     max_binding_bytes  the largest buffer; 0 for no limit
     views              may an operand start inside a buffer?
     origin             the plugin that it came from; the core sets it, for messages
+    info               what the probe said of it; the core sets it
+    on_progress        told (done, total, what) of long work outside a pass, such as
+                       "compiling NAME"; the core sets it
     """
 
     name: str
@@ -190,6 +201,8 @@ class Device(ABC):
     max_binding_bytes: int = 0
     views: bool = True
     origin: str = ""
+    info: DeviceInfo | None = None
+    on_progress: Callable[[int, int, str], None] | None = None
 
     @abstractmethod
     def alloc(self, nbytes: int, usage: Usage) -> Buffer:

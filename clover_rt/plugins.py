@@ -156,10 +156,10 @@ def open_device(
 ) -> tuple[Backend, Device]:
     """Open a device of a backend, and never of another.
 
-    device  id or name of a device; None takes the backend's first that is not software
+    device  id or name of a device; None takes the backend's first that may be chosen by itself
     Raises BackendUnavailable: CRT-3001 no such backend, CRT-3002 unusable here, CRT-3003 no such
-    device, CRT-3004 only software devices, CRT-3005 its `open` raised, CRT-3010 its probe raised,
-    CRT-3011 what it opened is no device; CloverError as it is.
+    device, CRT-3004 none is chosen by itself, CRT-3005 its `open` raised, CRT-3010 its probe
+    raised, CRT-3011 what it opened is no device; CloverError as it is.
     """
     points = None if entry_points is None else list(entry_points)
     # first only the entry point of that name, so that a run on one backend loads no other
@@ -189,6 +189,7 @@ def open_device(
         raise BackendUnavailable(what, f"{origin}: {problem}", fix, "CRT-3011")
     assert isinstance(opened, Device)
     opened.origin = origin
+    opened.info = info
     return item.backend, opened
 
 
@@ -244,18 +245,20 @@ def probe(item: Registered) -> Probe | Finding:
 
 
 def choose(backend: str, found: Probe, wanted: str | None) -> DeviceInfo:
-    """Return the device that was asked for; software devices only when named.
+    """Return the device that was asked for, or the first that is chosen by itself.
 
-    Raises BackendUnavailable: CRT-3003 no or several such devices, CRT-3004 only software ones.
+    Raises BackendUnavailable: CRT-3003 no or several such devices, CRT-3004 none is chosen by
+    itself.
     """
     listed = ", ".join(f"{d.id} ({d.name})" for d in found.devices)
     if wanted is None:
-        hardware = [d for d in found.devices if not d.is_software]
-        if hardware:
-            return hardware[0]
+        able = [d for d in found.devices if not only_by_name(d)]
+        if able:
+            return able[0]
+        reasons = "; ".join(f"{d.id} ({d.name}): {only_by_name(d)}" for d in found.devices)
         raise BackendUnavailable(
             what=f"backend {backend!r} was requested",
-            evidence=f"it has only software devices: {listed}",
+            evidence=f"it has no device that is chosen by itself: {reasons}",
             fix=f"name one to use it: --device {found.devices[0].id}",
             code="CRT-3004",
         )
@@ -269,6 +272,11 @@ def choose(backend: str, found: Probe, wanted: str | None) -> DeviceInfo:
             code="CRT-3003",
         )
     return named[0]
+
+
+def only_by_name(info: DeviceInfo) -> str:
+    """Return why a device is opened only by its name; "" for one that is chosen by itself."""
+    return info.only_by_name or ("a software device" if info.is_software else "")
 
 
 def load_plugin(point: metadata.EntryPoint) -> list[Registered] | Finding:

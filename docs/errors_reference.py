@@ -22,6 +22,7 @@ PACKAGES = (
     "backends/cpu/clover_rt_cpu",
     "backends/cuda/clover_rt_cuda",
     "backends/rocm/clover_rt_rocm",
+    "backends/vulkan/clover_rt_vulkan",
     "conformance/clover_rt_conformance",
 )
 # findings of a machine's health are not errors of a command

@@ -8,10 +8,13 @@
 This is the only place that wires model, weights, plan, engine and text together:
 
 `source`      a checkpoint's files
+`threads`     host threads of the cpu backend
 `options`     what can be asked of a response
 `choices`     names to choose from, and the nearest to one that is unknown
 `order`       prompts and options to checked requests
 `loading`     a checkpoint on a backend
+`first_run`   two layers of it on a device that has not run it before, against the cpu
+`remembered`  what has passed, in the cache folder
 `model`       requests to responses
 `response`    ids to text, stop strings, the end
 `checkpoint`  what a checkpoint is, without loading it

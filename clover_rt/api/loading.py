@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from clover_rt import fit
+from clover_rt.api import first_run
 from clover_rt.api.choices import choice
 from clover_rt.api.model import Model
 from clover_rt.api.options import Options
 from clover_rt.api.order import Order, Prompt, order
 from clover_rt.api.source import Source, open_source
+from clover_rt.api.threads import use_threads
 from clover_rt.backend import Device
 from clover_rt.errors import BadInput
 from clover_rt.model.build import Capacity, build_graph
@@ -53,6 +55,7 @@ class Opened:
         """Allocate, prepare the weights and return the model; see `load`."""
         checkpoint = self.source.checkpoint
         check_scales(checkpoint.tensors)
+        checked = first_run.check(self, strict=strict, allow_reference=allow_reference)
         graph = build_graph(self.source.config, load_weights(checkpoint), self.capacity)
         plan = bind(
             graph,
@@ -67,7 +70,16 @@ class Opened:
         )
         if profile:
             plan.profile = Profile()
-        return Model(self.source, plan, self.backend)
+        notes = (self.device_line(), checked)
+        return Model(self.source, plan, self.backend, notes=[note for note in notes if note])
+
+    def device_line(self) -> str:
+        """Return which device was chosen and why, "" where its backend does not say why."""
+        info = self.device.info
+        if info is None or "chosen" not in info.notes:
+            return ""
+        engine = f", engine {info.notes['engine']}" if "engine" in info.notes else ""
+        return f"{self.backend} on {info.id}: {info.name}{engine}; {info.notes['chosen']}"
 
     def close(self) -> None:
         """Close the devices of a checkpoint that was not bound."""
@@ -118,6 +130,7 @@ def open_model(
     precision: str = "exact",
     context: int | None = None,
     slots: int = 2,
+    threads: int | None = None,
 ) -> Opened:
     """Open a checkpoint and a device without allocating; see `load` for the arguments."""
     numerics = choice("precision", precision, Precision)
@@ -135,6 +148,8 @@ def open_model(
     try:
         host = opened if backend == "cpu" else open_device("cpu")[1]
         taken.append(host)
+        if threads is not None:
+            use_threads(host, threads)
         nbytes = source.checkpoint.nbytes
         tokens = fit.context_for(context, config, opened, numerics, nbytes)
         capacity = fit.capacity_for(config, slots, tokens)
@@ -153,6 +168,7 @@ def load(
     precision: str = "exact",
     context: int | None = None,
     slots: int = 2,
+    threads: int | None = None,
     strict: bool = False,
     allow_reference: bool = False,
     profile: bool = False,
@@ -164,12 +180,21 @@ def load(
     precision  "exact" (float32) or "fast" (the backend's choice)
     context    tokens to reserve a KV cache for; default: the smaller of the model's and what fits
     slots      sequences and snapshots held at once; one is kept to find the cause of a failed pass
+    threads    of the cpu backend, as device or as host; default: CLOVER_RT_CPU_THREADS, or one for
+               each core that the process may use
     strict     an error if an operation of a layer would run on the host
     on_progress  told (done, total, what) while weights are prepared
+    Before a device runs a checkpoint for the first time, two layers are compared with the cpu's.
     Raises BadInput, BadCheckpoint, BackendUnavailable or Unsupported.
     """
     opened = open_model(
-        path, backend=backend, device=device, precision=precision, context=context, slots=slots
+        path,
+        backend=backend,
+        device=device,
+        precision=precision,
+        context=context,
+        slots=slots,
+        threads=threads,
     )
     return opened.bind(
         strict=strict, allow_reference=allow_reference, profile=profile, on_progress=on_progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -9,6 +10,7 @@ from clover_rt.api.options import Options
 from clover_rt.api.order import Order, Prompt, encode, order
 from clover_rt.api.response import Response
 from clover_rt.api.source import Source
+from clover_rt.api.threads import threads_of
 from clover_rt.engine import Engine, Request, Settings
 from clover_rt.errors import StaleState
 from clover_rt.plan import Plan, explain
@@ -17,14 +19,23 @@ from clover_rt.text import Stream
 
 
 class Model:
-    """A checkpoint on a device, ready to generate; a context manager that frees the device."""
+    """A checkpoint on a device, ready to generate; a context manager that frees the device.
+
+    notes  lines for people: which device was chosen and why, what was checked on its first run
+    """
 
     def __init__(
-        self, source: Source, plan: Plan, backend: str, settings: Settings | None = None
+        self,
+        source: Source,
+        plan: Plan,
+        backend: str,
+        settings: Settings | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self.source = source
         self.plan = plan
         self.backend = backend
+        self.notes = tuple(notes)
         self.engine = Engine(plan, source.facts, settings)
         self._is_closed = False
 
@@ -128,6 +139,7 @@ class Model:
             "backend": self.backend,
             "device": report["device"],
             "precision": report["precision"],
+            "threads": threads_of(self.plan),
             "context": self.plan.context,
             "prompt_tokens": len(request.prompt),
             "ops": report["nodes"],

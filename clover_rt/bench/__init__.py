@@ -1,6 +1,7 @@
 """How fast a checkpoint's passes are, against the memory bandwidth of the same run.
 
 `machine`  names and sizes of the machine, its bandwidth
+`traffic`  the bytes of a step: weights, KV cache, state, activations
 `passes`   preview, one-token decode and prefill, by depth of the KV cache
 `report`   a run with every setting as one dict
 `compare`  two reports side by side, if they were measured alike

@@ -55,7 +55,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         raise BadInput(
             what="two reports cannot be compared",
             evidence="they were measured unlike: " + "; ".join(unlike),
-            fix="measure both on one machine with the same depths, chunk, repeats and seed",
+            fix="measure both on one machine with the same settings but for what is compared",
             code="CRT-1093",
         )
     depths = {r["depth"]: r for r in b["results"]}

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from clover_rt.backend import Device, Usage
 from clover_rt.doctor.bandwidth import measure
+
+# more than the caches of cards hold
+COPIED_BYTES = 1 << 28
+COPIES = 8
+ROUNDS = 5
 
 
 def environment() -> dict[str, Any]:
@@ -67,8 +74,29 @@ def read_bandwidth() -> dict[str, Any]:
     size = max(4 * last_level_cache_bytes(), 256 << 20)
     found = measure(size, os.cpu_count() or 1)
     return {
+        "method": "read by all cores",
         "bytes": found["read_bytes"],
         "last_level_cache_bytes": last_level_cache_bytes(),
         "threads": found["read_threads"],
         "gb_per_s": found["read_gb_per_s"],
     }
+
+
+def copy_bandwidth(device: Device) -> dict[str, Any]:
+    """Return how fast a device copies inside its memory: bytes read and bytes written count."""
+    free = device.memory().free
+    size = min(COPIED_BYTES, free // 8) if free else COPIED_BYTES
+    buffers = [device.alloc(size, Usage.SCRATCH) for _ in range(2)]
+    best = float("inf")
+    # the first round warms up
+    for i in range(1 + ROUNDS):
+        device.synchronize()
+        start = time.perf_counter()
+        for _ in range(COPIES):
+            device.copy(buffers[0], 0, buffers[1], 0, size)
+        device.synchronize()
+        if i:
+            best = min(best, (time.perf_counter() - start) / COPIES)
+    for buffer in buffers:
+        device.free(buffer)
+    return {"method": "copied inside the device", "bytes": size, "gb_per_s": 2 * size / best / 1e9}

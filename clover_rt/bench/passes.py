@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 
 from clover_rt.api import Model
+from clover_rt.bench.traffic import traffic
+from clover_rt.graph import flatten
+from clover_rt.ops import OPS
+from clover_rt.ops.derived import run_nodes
 from clover_rt.plan import Profile
-from clover_rt.spec import Kind, Pass, Segment, Wanted
+from clover_rt.spec import Kind, Pass, Segment, StepParams, Wanted
 
 PROMPT = 64
 ROWS = 32
+Make = Callable[[], Pass]
 
 
 class Bench:
@@ -57,19 +62,39 @@ class Bench:
             self.length += rows
         return self.length - begin, time.perf_counter() - start
 
-    def timed(self, make: Callable[[], Pass], repeats: int) -> dict[str, Any]:
-        """Time a pass that changes no state that matters; count its bytes once, profiled."""
+    def kinds(self, mask: int | None) -> dict[str, Make]:
+        """Return what makes a pass of each kind that changes no state that matters.
+
+        A preview has 32 distinct seeded tokens and is asked for all rows; where the checkpoint has
+        a mask id, a preview of masks alone stands beside it: its rows choose few experts.
+        """
+        out: dict[str, Make] = {}
+        if mask is not None:
+            every = range(ROWS)
+            out["preview"] = lambda: self.work(Kind.PREVIEW, self.tokens(ROWS), every)
+            out["preview_of_masks"] = lambda: self.work(Kind.PREVIEW, (mask,) * ROWS, every)
+        # a verify of one row is a decode step that leaves the state as it is
+        kind = Kind.VERIFY if self.plan.widest_draft else Kind.COMMIT
+        out["decode"] = lambda: self.work(kind, self.tokens(1), (0,))
+        return out
+
+    def timed(self, make: Make, repeats: int) -> dict[str, Any]:
+        """Time a pass; count its bytes once, profiled."""
         self.plan.run(make())
+        counted = make()
         profile = self.plan.profile = Profile()
-        self.plan.run(make())
+        self.plan.run(counted)
         self.plan.profile = None
+        # a layer that runs whole tells its profile nothing of its experts
+        distinct = profile.distinct or self._distinct(counted)
+        weights, unread = self._weights(counted, distinct)
         seconds = []
         for _ in range(repeats):
             work = make()
             start = time.perf_counter()
             self.plan.run(work)
             seconds.append(time.perf_counter() - start)
-        moved = sum(t.bytes for t in profile.ops.values())
+        moved = sum(t.bytes for t in profile.ops.values()) - unread
         flops = sum(t.flops for t in profile.ops.values())
         best = min(seconds)
         return {
@@ -77,19 +102,56 @@ class Bench:
             "ms_median": 1e3 * statistics.median(seconds),
             "repeats": repeats,
             "gigabytes": moved / 1e9,
+            "weight_gigabytes": weights / 1e9,
             "gb_per_s": moved / best / 1e9,
             "gigaflops_per_s": flops / best / 1e9,
-            "distinct_experts_by_layer": profile.distinct,
+            "distinct_experts_by_layer": distinct,
             "launches": sum(t.launches for t in profile.ops.values()),
         }
 
+    def _distinct(self, work: Pass) -> list[int]:
+        """Return the experts that each layer uses, by the rows in front of its router."""
+        rows = self.plan.follow(work, {})
+        params = StepParams(self.plan.layout)
+        params.write(work)
+        found = []
+        for node in self.plan.graph.nodes:
+            if node.op != "moe":
+                continue
+            before = node.operands["h"]
+            values: dict[str, Any] = {"params": params, before: rows[before]}
+            for name in (node.operands["post_norm"], node.operands["router"]):
+                weight = self.plan.graph.values[name].weight
+                assert weight is not None, f"{name} of {node.name} is a weight"
+                values[name] = weight.whole()
+            parts = flatten(node, work.table)
+            route = next(i for i, part in enumerate(parts) if part.op == "router_topk")
+            run_nodes(parts[: route + 1], values, OPS)
+            ids = values[parts[route].operands["ids"]]
+            found.append(len(np.unique(ids[ids >= 0])))
+        return found
+
+    def _weights(self, work: Pass, distinct: list[int]) -> tuple[float, float]:
+        """Return the bytes of weights that a pass reads, and of those it was charged for but does
+        not read: a profile charges a layer that runs whole with every expert it could choose."""
+        live = {"T": len(work.tokens), "W": len(work.wanted), "L": 0}
+        weights = unread = 0.0
+        for action in self.plan.program(work.table, len(work.tokens)).actions:
+            if action.node is None or action.sig is None:
+                continue
+            here = dict(live)
+            if action.node.op in ("moe", "expert_gemm"):
+                here["experts"] = distinct[int(action.node.layer.split(".")[1])]
+            read = traffic(action.sig, here)
+            weights += read.weights + read.experts
+            if action.node.op == "moe":
+                count = OPS["moe"].work
+                unread += count(action.sig, live).bytes - count(action.sig, here).bytes
+        return weights, unread
+
 
 def measure(bench: Bench, depth: int, repeats: int, mask: int | None) -> dict[str, Any]:
-    """Return the figures at one KV depth: a prompt of 64 tokens, or as many as the depth says.
-
-    A preview has 32 distinct seeded tokens and is asked for all rows; where the checkpoint has a
-    mask id, a preview of masks alone is timed beside it: its rows choose few experts.
-    """
+    """Return the figures at one KV depth: a prompt of 64 tokens, or as many as the depth says."""
     tokens, seconds = bench.fill(max(depth, PROMPT))
     out: dict[str, Any] = {"depth": depth, "committed": bench.length}
     if tokens:
@@ -98,15 +160,6 @@ def measure(bench: Bench, depth: int, repeats: int, mask: int | None) -> dict[st
             "chunk": bench.chunk,
             "tokens_per_s": tokens / seconds,
         }
-    if mask is not None:
-        every = range(ROWS)
-        out["preview"] = bench.timed(
-            lambda: bench.work(Kind.PREVIEW, bench.tokens(ROWS), every), repeats
-        )
-        out["preview_of_masks"] = bench.timed(
-            lambda: bench.work(Kind.PREVIEW, (mask,) * ROWS, every), repeats
-        )
-    # a verify of one row is a decode step that leaves the state as it is
-    kind = Kind.VERIFY if bench.plan.widest_draft else Kind.COMMIT
-    out["decode"] = bench.timed(lambda: bench.work(kind, bench.tokens(1), (0,)), repeats)
+    for name, make in bench.kinds(mask).items():
+        out[name] = bench.timed(make, repeats)
     return out

@@ -9,9 +9,11 @@ from typing import Any
 
 from clover_rt.api import load
 from clover_rt.api.source import open_source
-from clover_rt.bench.machine import environment, peak_bytes, read_bandwidth
+from clover_rt.api.threads import threads_of
+from clover_rt.bench.machine import copy_bandwidth, environment, peak_bytes, read_bandwidth
 from clover_rt.bench.passes import PROMPT, ROWS, Bench, measure
 from clover_rt.errors import BadInput
+from clover_rt.plan import Place
 from clover_rt.spec import PAGE_ROWS
 
 SCHEMA = 1
@@ -23,6 +25,7 @@ class Setting:
     """What is measured, and how.
 
     model    checkpoint folder or built-in name; None: the default one
+    threads  of the cpu backend; None: as many as `load` takes by itself
     depths   tokens in the KV cache at which passes are timed
     chunk    rows of a prefill pass
     repeats  timed passes of each kind; the best and the median count
@@ -32,6 +35,7 @@ class Setting:
     backend: str = "cpu"
     device: str | None = None
     precision: str = "exact"
+    threads: int | None = None
     depths: Sequence[int] = (0, 1024, 4096)
     chunk: int = 512
     repeats: int = 5
@@ -63,22 +67,28 @@ def report(setting: Setting) -> dict[str, Any]:
         device=setting.device,
         precision=setting.precision,
         context=context,
+        threads=setting.threads,
     ) as model:
         load_s = time.perf_counter() - start
+        threads = threads_of(model.plan)
         mask = model.engine.facts.mask_id if model.default_mode == "diffusion" else None
         bench = Bench(model, setting.seed, setting.chunk)
         # the weights of a first pass come from the disk, not from memory
         bench.fill(PROMPT)
         bench.reset()
         results = [measure(bench, depth, setting.repeats, mask) for depth in depths]
+        bandwidth = {}
+        if setting.backend != "cpu":
+            bandwidth = copy_bandwidth(model.plan.devices[Place.DEVICE])
     # its arrays are large: they come after the peak
-    peak, bandwidth = peak_bytes(), read_bandwidth()
+    peak = peak_bytes()
+    bandwidth = bandwidth or read_bandwidth()
     for result in results:
         for timed in result.values():
             if isinstance(timed, dict) and "gb_per_s" in timed:
                 timed["of_bandwidth"] = timed["gb_per_s"] / bandwidth["gb_per_s"]
     # a name and not a path: reports are compared between machines
-    named = replace(setting, model=source.checkpoint.folder.name)
+    named = replace(setting, model=source.checkpoint.folder.name, threads=threads)
     return {
         "benchmark": "pass",
         "schema": SCHEMA,

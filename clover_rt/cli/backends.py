@@ -81,6 +81,7 @@ def as_dict(row: Status) -> dict[str, Any]:
                 "kind": d.kind,
                 "memory_bytes": d.memory_bytes,
                 "is_software": d.is_software,
+                "only_by_name": d.only_by_name,
                 "notes": dict(d.notes),
             }
             for d in row.devices
@@ -105,11 +106,17 @@ def table(rows: Sequence[Status]) -> str:
 
 
 def devices(row: Status) -> list[str]:
-    """Return one line a device."""
-    return [
-        f"device {d.id}: {d.name}{' (software: only by --device)' if d.is_software else ''}"
-        for d in row.devices
-    ]
+    """Return one line a device: what it is, which engine drives it, and why it is chosen or not."""
+    lines = []
+    for d in row.devices:
+        reason = d.only_by_name or ("software" if d.is_software else "")
+        facts = [f"engine {d.notes['engine']}"] if "engine" in d.notes else []
+        if reason:
+            facts.append(f"{reason}: only by --device")
+        elif "chosen" in d.notes:
+            facts.append(d.notes["chosen"])
+        lines.append(f"device {d.id}: {d.name}" + (f" ({'; '.join(facts)})" if facts else ""))
+    return lines
 
 
 def detail(row: Status) -> str:

@@ -31,8 +31,8 @@ class Progress:
         self._bar: Bar | None = None
 
     def load(self, done: int, total: int, what: str) -> None:
-        """Tell that `done` of `total` weights are prepared."""
-        self._show("loading", done, total)
+        """Tell that `done` of `total` weights are prepared, or kernels compiled."""
+        self._show("compiling" if what.startswith("compiling") else "loading", done, total)
 
     def prefill(self, done: int, total: int) -> None:
         """Tell that `done` of `total` prompt tokens are committed."""

@@ -121,6 +121,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exact: float32 throughout (default); fast: the backend's choice",
     )
     add("--context", type=positive, metavar="N", help="positions to reserve memory for")
+    add(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="threads of the cpu backend, which runs host steps too (default: one a core)",
+    )
     add("--strict", action="store_true", help="refuse host steps inside the layers")
 
     output = parser.add_argument_group("output")
@@ -182,6 +188,7 @@ def run(args: argparse.Namespace, out: TextIO) -> int:
         device=args.device,
         precision=args.precision,
         context=args.context,
+        threads=args.threads,
     )
     # what cannot be answered is refused before anything is allocated
     order = None if only_explain else ask(opened, prompt, args)
@@ -192,6 +199,8 @@ def run(args: argparse.Namespace, out: TextIO) -> int:
     with model:
         for warning in opened.source.checkpoint.warnings:
             print(f"warning: {warning}", file=sys.stderr)
+        for note in () if args.quiet else model.notes:
+            print(note, file=sys.stderr)
         if args.explain and not args.json:
             print(model.explain(), file=sys.stderr)
         if order is None:

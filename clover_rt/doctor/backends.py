@@ -10,7 +10,7 @@ from clover_rt.doctor.findings import Finding, finding
 from clover_rt.doctor.host import TIMED_OUT, Host, Ran
 from clover_rt.doctor.question import ask, no_answer
 from clover_rt.ops import HOT
-from clover_rt.plugins import Status
+from clover_rt.plugins import Status, only_by_name
 
 KERNELS_S = 180.0
 MODEL_S = 120.0
@@ -34,9 +34,9 @@ def probe(host: Host, report: dict[str, Any], wanted: Sequence[str]) -> Iterator
             fix = row.fix or f"see `clover-rt backends --why {row.name}`"
             code = "CRT-5704" if row.name in OWN and not wanted else "CRT-5701"
             yield finding(code, f"{row.name}: {row.reason}", fix=fix)
-        elif all(d.is_software for d in row.devices):
-            names = ", ".join(f"{d.id} ({d.name})" for d in row.devices)
-            yield finding("CRT-5703", f"{row.name}: {names}")
+        elif all(only_by_name(d) for d in row.devices):
+            names = "; ".join(f"{d.id} ({d.name}): {only_by_name(d)}" for d in row.devices)
+            yield finding("CRT-5703", f"{row.name}: {names}", device=row.devices[0].id)
 
 
 def as_dict(row: Status) -> dict[str, Any]:
@@ -59,6 +59,7 @@ def device(info: DeviceInfo) -> dict[str, Any]:
         "kind": info.kind,
         "memory_bytes": info.memory_bytes,
         "is_software": info.is_software,
+        "only_by_name": only_by_name(info),
         "notes": dict(info.notes),
     }
 
@@ -68,7 +69,7 @@ def test(
 ) -> Iterator[Finding]:
     """Fill `tests`: for each device its kernels, and one block of the built-in model.
 
-    Software devices are tested only where their backend was asked for by name.
+    Devices that are not chosen by themselves are tested only where their backend was asked for.
     """
     report["tests"] = rows = []
     for backend in report["backends"]:
@@ -76,7 +77,7 @@ def test(
         if backend["status"] != "usable" or (wanted and name not in wanted):
             continue
         for info in backend["devices"]:
-            if info["is_software"] and name not in wanted:
+            if info["only_by_name"] and name not in wanted:
                 continue
             row: dict[str, Any] = {"backend": name, "device": info["id"]}
             row |= {"passed": False, "is_tried": True}

@@ -322,8 +322,8 @@ CODES = _table(
     (
         "CRT-5703",
         _I,
-        "a backend has only software devices, which are not chosen by themselves",
-        "nothing, if it is for tests; else see the findings on the GPU",
+        "a backend has only devices that are not chosen by themselves",
+        "nothing, if another backend is to be used; `--device {device}` uses it on request",
     ),
     (
         "CRT-5704",

@@ -150,9 +150,10 @@ def _backends(report: Report) -> Iterator[str]:
         yield _row("backend", b["name"], b["status"], b["version"], reason)
         for d in b["devices"]:
             memory = _gb(d["memory_bytes"]) if d["memory_bytes"] else ""
-            yield _row(
-                "", f"device {d['id']}: {d['name']}", memory, *(["software"] * d["is_software"])
-            )
+            engine = f"engine {d['notes']['engine']}" if "engine" in d["notes"] else ""
+            why = f"only by name: {d['only_by_name']}" if d["only_by_name"] else ""
+            why = why or d["notes"].get("chosen", "")
+            yield _row("", f"device {d['id']}: {d['name']}", memory, engine, why)
 
 
 def _tests(report: Report) -> Iterator[str]:

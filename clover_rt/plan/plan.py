@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from clover_rt.backend import Device, Prepared, Tensor, Usage
 from clover_rt.errors import Unsupported
 from clover_rt.graph import Graph, ValueKind
+from clover_rt.ops import OPS
 from clover_rt.ops.controls import pack_mask
 from clover_rt.plan.border import MEMORY, PREPARE, border, raise_step
 from clover_rt.plan.memory import Pool, allocate, nbytes_of, tensor
@@ -22,6 +23,7 @@ from clover_rt.spec import (
     Pass,
     Picks,
     Precision,
+    Role,
     Signature,
     StepLayout,
     StepParams,
@@ -154,6 +156,8 @@ class Plan:
 
     def prepare_all(self, on_progress: Progress | None = None) -> None:
         """Prepare every node's weights now, so that the first pass does not wait for it."""
+        for device in self.devices.values():
+            device.on_progress = on_progress
         nodes = self.placement.expand(self.graph.nodes, self._widest_class())
         for i, node in enumerate(nodes):
             choice = self.placement.choices[node.name]
@@ -241,6 +245,32 @@ class Plan:
             if bad:
                 return bad
         return ""
+
+    def follow(self, work: Pass, given: Mapping[str, Array]) -> dict[str, Array]:
+        """Run a pass step by step; return the rows after each layer op, float32, by node name.
+
+        given  rows that the step after an op goes on with instead of that op's own, by node name
+        """
+        self._upload(work)
+        streams = {n.name for n in self.graph.nodes if n.name != "pick"}
+        found: dict[str, Array] = {}
+        for action in self.program(work.table, len(work.tokens)).actions:
+            try:
+                action.step()
+            except (Exception, SystemExit) as error:
+                raise_step(list(self.devices.values()), [action], error)
+            if action.node is None:
+                continue
+            device = self.devices[action.place]
+            for name, at in zip(_written(action.node), action.results, strict=True):
+                if name not in streams:
+                    continue
+                whole = np.empty(at.shape, at.dtype)
+                device.download(at.buffer, at.offset, whole)
+                found[name] = whole[: len(work.tokens)].astype(np.float32)
+                if name in given:
+                    device.upload(at.buffer, at.offset, given[name].astype(at.dtype))
+        return found
 
     def close(self) -> None:
         """Free the devices' memory."""
@@ -344,3 +374,12 @@ class Plan:
         stride = at.nbytes // self.slots
         with border(self.devices[place], MEMORY, f"take {name} of slot {slot}"):
             self.devices[place].upload(at.buffer, slot * stride, np.ascontiguousarray(array))
+
+
+def _written(node: Node) -> list[str]:
+    """Return the edges that a node writes, in the order of an action's results."""
+    return [
+        node.operands[o.name]
+        for o in OPS[node.op].operands
+        if o.role in (Role.OUTPUT, Role.INOUT) and o.name in node.operands
+    ]

@@ -15,6 +15,7 @@ from clover_rt.errors import BackendUnavailable
 from clover_rt.plugins import choose
 from clover_rt_rocm.backend import RocmBackend
 from clover_rt_rocm.opencl import find
+from clover_rt_rocm.variables import VISIBILITY
 
 GPU, CPU = 4, 2
 
@@ -36,6 +37,9 @@ def device(name: str, kind: int = GPU, vendor: int = 0x1002, shared: bool = Fals
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return found(platform name=[devices], ...) -> the backend's probe."""
+
+    for name in VISIBILITY:
+        monkeypatch.delenv(name, raising=False)
 
     def probe(**platforms: list[Any]) -> Any:
         monkeypatch.setattr(find, "platforms", lambda: list(platforms.items()))
@@ -62,7 +66,7 @@ def test_loading_the_plugin_imports_no_device_library() -> None:
 
 def test_the_hook_returns_the_backend() -> None:
     (backend,) = clover_rt_rocm.clover_rt_backends()
-    assert (backend.name, backend.api) == ("rocm", (1, 0))
+    assert (backend.name, backend.api) == ("rocm", (1, 1))
 
 
 def test_a_machine_without_drivers_is_told_so(found: Any) -> None:
@@ -71,7 +75,7 @@ def test_a_machine_without_drivers_is_told_so(found: Any) -> None:
 
 def test_a_platform_without_devices_is_named(found: Any) -> None:
     probe = found(Clover=[])
-    assert probe.problem == "no OpenCL device; platforms: Clover"
+    assert probe.problem.endswith("; OpenCL: no OpenCL device; platforms: Clover")
     assert probe.fix
 
 
@@ -92,12 +96,23 @@ def test_an_amd_card_is_the_default_and_other_devices_need_their_name(found: Any
     )
     assert choose("rocm", probe, None).name == "gfx1201"
     assert choose("rocm", probe, "opencl:0").name == "a processor"
-    assert choose("rocm", probe, "opencl:1").kind == "gpu"
+    geforce = choose("rocm", probe, "opencl:1")
+    assert (geforce.kind, geforce.is_software) == ("discrete", False)
+    assert geforce.only_by_name == "it is not an AMD GPU"
 
 
 def test_a_card_of_its_own_comes_before_a_processors_graphics(found: Any) -> None:
     probe = found(AMD=[device("gfx1036", shared=True), device("gfx1100")])
     assert [d.id for d in probe.devices] == ["opencl:1", "opencl:0"]
+    assert "part of a processor" in probe.devices[1].only_by_name
+
+
+def test_a_processors_graphics_alone_is_refused_with_how_to_ask_for_it(found: Any) -> None:
+    probe = found(AMD=[device("gfx1151", shared=True)])
+    with pytest.raises(BackendUnavailable, match="it is part of a processor") as caught:
+        choose("rocm", probe, None)
+    assert caught.value.fix == "name one to use it: --device opencl:0"
+    assert choose("rocm", probe, "opencl:0").kind == "integrated"
 
 
 def test_with_only_other_devices_the_error_names_one(found: Any) -> None:

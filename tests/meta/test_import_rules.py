@@ -17,6 +17,7 @@ SOURCES = (
     "backends/cpu/clover_rt_cpu",
     "backends/cuda/clover_rt_cuda",
     "backends/rocm/clover_rt_rocm",
+    "backends/vulkan/clover_rt_vulkan",
     "conformance/clover_rt_conformance",
 )
 CONTRACTS = {
@@ -37,6 +38,7 @@ PLANTED = {
     "plugins": ("clover_rt/plugins.py", "import clover_rt.ops"),
     "core": ("clover_rt/model/planted.py", "import torch"),
     "backends": ("backends/cpu/clover_rt_cpu/planted.py", "import clover_rt.engine"),
+    "apart": ("backends/rocm/clover_rt_rocm/planted.py", "import clover_rt_cuda"),
     "conformance": ("conformance/clover_rt_conformance/planted.py", "import clover_rt_cpu"),
 }
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clover_rt import bench
+from clover_rt.api import open_model
+from clover_rt.backend import HostDevice
+from clover_rt.bench import machine
+from clover_rt.bench.passes import Bench
 from clover_rt.cli import main
 from clover_rt.errors import BadInput
+from clover_rt.ops import OPS
+from clover_rt.plan.reference import ReferenceKernel
 
 TIMED = {"ms_median": 8.0, "ms_min": 7.0, "gb_per_s": 2.0, "distinct_experts_by_layer": [3, 5]}
 
@@ -112,3 +120,68 @@ def test_flags_of_a_measurement_have_no_effect_beside_compare(
 ) -> None:
     assert main(["bench", "--compare", "a.json", "b.json", "--chunk", "8"]) == 2
     assert "--chunk" in capsys.readouterr().err
+
+
+@pytest.fixture
+def opened() -> Iterator[Any]:
+    found = open_model(context=256)
+    yield found
+    found.close()
+
+
+def test_a_decode_reads_every_weight_but_experts_and_embeddings_that_it_does_not_use(
+    opened: Any,
+) -> None:
+    model = opened.bind()
+    driven = Bench(model, 0, 64)
+    driven.fill(64)
+    told = driven.timed(driven.kinds(1)["decode"], 1)
+    config = opened.source.config
+    want = 0
+    for name, value in model.plan.graph.values.items():
+        if value.weight is None:
+            continue
+        last = name.rsplit(".", 1)[-1].removeprefix("weight:")
+        share = 1.0
+        if last.startswith("expert_"):
+            share = config.experts_per_token / config.experts
+        elif last == "embed":
+            share = 1 / config.vocab_size
+        elif last in ("right", "logit_scale", "history_bias", "history_c"):
+            share = 0.0
+        want += math.prod(value.shape) * value.weight.format.codes_dtype.itemsize * share
+    assert told["weight_gigabytes"] * 1e9 == pytest.approx(want)
+
+
+def test_layers_that_run_whole_are_charged_with_the_experts_that_they_use(opened: Any) -> None:
+    def told(driven: Bench) -> dict[str, Any]:
+        driven.fill(64)
+        return driven.timed(driven.kinds(1)["preview_of_masks"], 1)
+
+    parts = told(Bench(opened.bind(), 0, 64))
+    kernels, moe = opened.device.kernels, ReferenceKernel(OPS["moe"], opened.device)
+    opened.device.kernels = {**kernels, "moe": moe}
+    whole = told(Bench(opened.bind(), 0, 64))
+    assert whole["launches"] < parts["launches"]
+    assert whole["distinct_experts_by_layer"] == parts["distinct_experts_by_layer"]
+    assert whole["weight_gigabytes"] == pytest.approx(parts["weight_gigabytes"])
+    # rows of masks choose few experts, and the rows between parts are not counted of a whole
+    assert max(whole["distinct_experts_by_layer"]) < opened.source.config.experts
+    assert whole["gigabytes"] < parts["gigabytes"]
+
+
+def test_a_copy_moves_its_bytes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    class Slow(HostDevice):
+        """Copies a megabyte in a second."""
+
+        name = "slow"
+
+        def copy(self, dst: Any, dst_offset: int, src: Any, src_offset: int, n: int) -> None:
+            now[0] += n / 1e6
+
+    monkeypatch.setattr(machine, "COPIED_BYTES", 1 << 16)
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: now[0])
+    found = machine.copy_bandwidth(Slow())
+    assert (found["bytes"], found["gb_per_s"]) == (1 << 16, pytest.approx(2e-3))

@@ -83,6 +83,7 @@ class Model:
             checkpoint=SimpleNamespace(warnings=()),
         )
         self.events = events
+        self.notes = ()
         self.loaded = self.asked = self.response = None
         self.closed = False
 
@@ -145,7 +146,7 @@ def test_run_streams_the_text_and_ends_with_a_summary(model, capsys):
 def test_run_passes_every_flag_on(model):
     flags = "--model DIR --mode diffusion --max-new-tokens 9 --threshold 0.5 --block-size 16"
     flags += " --temperature 0.7 --top-k 3 --top-p 0.9 --seed 7 --system S --no-think"
-    flags += " --backend b --device d --precision fast --strict --context 99 --profile"
+    flags += " --backend b --device d --precision fast --strict --context 99 --threads 2 --profile"
     flags += " --stop A --stop B --no-controls -q"
     assert main(["run", "Hi", *flags.split()]) == 0
     assert model.loaded == {
@@ -154,6 +155,7 @@ def test_run_passes_every_flag_on(model):
         "device": "d",
         "precision": "fast",
         "context": 99,
+        "threads": 2,
         "strict": True,
         "profile": True,
     }
@@ -561,6 +563,31 @@ def test_backends_lists_status_devices_and_reasons(installed, capsys):
         "     it broke: boom\n"
         "     more: clover-rt backends --why bad\n"
     )
+
+
+def test_backends_tells_engine_and_choice_of_a_device(monkeypatch, capsys):
+    devices = (
+        DeviceInfo("hip:0", "A", notes={"engine": "triton", "chosen": "the only AMD card"}),
+        DeviceInfo("opencl:0", "A", notes={"engine": "opencl"}, only_by_name="hip:0 comes first"),
+        DeviceInfo("opencl:1", "B", is_software=True),
+    )
+    row = Status("rocm", "rocm", "0.1.0", "1.1", "usable", "", devices=devices)
+    monkeypatch.setattr(api, "survey", lambda: [row])
+    assert main(["backends"]) == 0
+    assert capsys.readouterr().out == (
+        "rocm  usable  0.1.0  API 1.1\n"
+        "      device hip:0: A (engine triton; the only AMD card)\n"
+        "      device opencl:0: A (engine opencl; hip:0 comes first: only by --device)\n"
+        "      device opencl:1: B (software: only by --device)\n"
+    )
+
+
+def test_run_tells_the_device_and_its_first_run_unless_it_is_quiet(model, capsys):
+    model.notes = ("rocm on hip:0: A card, engine triton; the only AMD card",)
+    assert main(["run", "Hi"]) == 0
+    assert capsys.readouterr().err == f"{model.notes[0]}\n{SUMMARY}\n"
+    assert main(["run", "Hi", "-q"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_backends_why_shows_the_trace(installed, capsys):

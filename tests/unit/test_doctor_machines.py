@@ -34,6 +34,16 @@ ICD, OTHER_ICD = "/etc/OpenCL/vendors/amd.icd", "/etc/OpenCL/vendors/bad.icd"
 LIB = "/opt/amd/libamdocl64.so"
 RADV, LVP = "/usr/share/vulkan/icd.d/radeon_icd.json", "/usr/share/vulkan/icd.d/lvp_icd.json"
 LLVMPIPE = vulkan_device("cpu", "llvmpipe")
+INSIDE = Status(
+    *("rocm", "rocm", "1", "1.1", "usable", ""),
+    devices=(
+        DeviceInfo(
+            *("hip:0", "Radeon 8060S", "integrated"),
+            notes={"engine": "triton"},
+            only_by_name="it is part of a processor",
+        ),
+    ),
+)
 NO_AMDGPU = {p: t for p, t in amd().files.items() if "amdgpu" not in p and "/kfd/" not in p}
 INTEL = {
     "/sys/bus/pci/devices/0000:00:02.0/class": "0x030000",
@@ -277,6 +287,7 @@ MACHINES = {
         ["CRT-5703"],
         0,
     ),
+    "only-a-processors-graphics": (Machine(backends=(CPU, INSIDE)), ["CRT-5703"], 0),
     "no-backend": (Machine(backends=()), [], 2),
 }
 
@@ -322,6 +333,15 @@ def test_a_visibility_list_names_the_card_that_it_hides(tmp_path):
     assert "HIP_VISIBLE_DEVICES=1 leaves 1 of 2" in report["findings"][0]["evidence"]
     hidden = {g["id"]: g["hidden_by"] for g in report["gpus"]}
     assert hidden == {"0000:03:00.0": ["HIP_VISIBLE_DEVICES"], "0000:43:00.0": []}
+
+
+def test_a_device_that_is_not_chosen_is_told_with_engine_reason_and_how_to_ask(tmp_path):
+    machine = MACHINES["only-a-processors-graphics"][0]
+    told = finding(machine, tmp_path)
+    assert told["evidence"] == "rocm: hip:0 (Radeon 8060S): it is part of a processor"
+    assert "--device hip:0" in told["remedy"]
+    text = render(examine(machine.host(tmp_path / "again")))
+    assert "device hip:0: Radeon 8060S, engine triton, only by name: it is part of" in text
 
 
 def test_the_driver_that_crashes_is_named_and_the_others_are_not(tmp_path):

@@ -13,7 +13,7 @@ from clover_rt import plugins
 from clover_rt.backend import API, Backend, Device, DeviceInfo, HostDevice, Probe
 from clover_rt.errors import BackendUnavailable, OutOfMemory
 from clover_rt.hookspecs import GROUP, hookimpl
-from clover_rt.plugins import Stage, discover, open_device, survey
+from clover_rt.plugins import Stage, discover, open_device, survey, version_text
 
 GPU = DeviceInfo("gpu:0", "Card", kind="discrete")
 SOFT = DeviceInfo("soft", "Software", is_software=True)
@@ -316,6 +316,30 @@ def test_software_devices_open_only_by_name(plugin):
     assert "--device soft" in error.fix
 
 
+def test_a_device_with_a_reason_opens_only_by_name(plugin):
+    inside = DeviceInfo("igpu", "Graphics", "integrated", only_by_name="it is part of a processor")
+    points = [plugin("toy", [Toy(probe=Probe((inside, GPU)))])]
+    assert open_device("toy", entry_points=points, environ={})[1].info is GPU
+    assert open_device("toy", "igpu", entry_points=points, environ={})[1].info is inside
+    error = refusal([plugin("toy", [Toy(probe=Probe((inside, SOFT)))])], "toy")
+    assert error.code == "CRT-3004"
+    assert "igpu (Graphics): it is part of a processor; soft (Software): a software" in (
+        error.evidence
+    )
+    assert error.fix == "name one to use it: --device igpu"
+
+
+def test_an_opened_device_knows_what_the_probe_said(plugin):
+    class Plain(Toy):
+        def open(self, info):
+            device = HostDevice()
+            device.name, device.kernels = "plain", {}
+            return device
+
+    device = open_device("toy", entry_points=[plugin("toy", [Plain()])], environ={})[1]
+    assert device.info is GPU
+
+
 def test_an_unknown_or_ambiguous_device_lists_the_devices(plugin):
     twin = DeviceInfo("gpu:1", "Card")
     points = [plugin("toy", [Toy(probe=Probe((GPU, twin)))])]
@@ -330,7 +354,7 @@ def test_survey_names_status_version_and_devices(plugin):
     points = [plugin("toy", [Toy()]), plugin("off", [Toy("off", Probe(problem="no", fix="do"))])]
     off, toy = survey(discover(points, {}))
     assert (off.name, off.status, off.reason, off.fix) == ("off", "unusable", "no", "do")
-    assert (toy.name, toy.status, toy.api) == ("toy", "usable", "1.0")
+    assert (toy.name, toy.status, toy.api) == ("toy", "usable", version_text(API))
     assert toy.devices == (GPU,)
 
 

@@ -1,27 +1,37 @@
-"""The backend: asks each engine for its devices, and opens one with the engine that found it."""
+"""The backend: asks both engines for their devices, and opens one with the engine that found it."""
 
 from __future__ import annotations
 
-from clover_rt.backend import Backend, Device, DeviceInfo, Probe
-from clover_rt_rocm.opencl import find
+import os
 
-# engines by the word that their device ids begin with, the preferred one first; each has
-# probe() -> Probe and open_device(info) -> Device, and imports its libraries only in these
-ENGINES = {"opencl": find}
+from clover_rt.backend import Backend, Device, DeviceInfo, Probe
+from clover_rt_rocm.choice import decide
+from clover_rt_rocm.hip import find as hip
+from clover_rt_rocm.opencl import find as opencl
+from clover_rt_rocm.variables import wrong_override
 
 
 class RocmBackend(Backend):
-    """AMD GPUs by default, and what else an engine can drive by name."""
+    """AMD GPUs by default, and what else an engine can drive by name.
+
+    Both engines import their libraries only in `probe` and `open_device`.
+    """
 
     name = "rocm"
-    api = (1, 0)
+    api = (1, 1)
 
     def probe(self) -> Probe:
-        """Return the devices of all engines; the first engine's problem where there is none."""
-        found = [engine.probe() for engine in ENGINES.values()]
-        devices = tuple(info for answer in found for info in answer.devices)
-        return Probe(devices=devices) if devices else found[0]
+        """Return the devices of both engines, what is chosen first, or both problems."""
+        triton, cl = hip.probe(), opencl.probe()
+        devices = decide(triton, cl, wrong_override(os.environ), os.environ)
+        if devices:
+            return Probe(devices=devices)
+        return Probe(
+            problem=f"Triton: {triton.problem}; OpenCL: {cl.problem}",
+            fix=f"{cl.fix}; or {triton.fix}",
+        )
 
     def open(self, info: DeviceInfo) -> Device:
-        device: Device = ENGINES[info.id.partition(":")[0]].open_device(info)
-        return device
+        if info.id.startswith("opencl:"):
+            return opencl.open_device(info)
+        return hip.open_device(info)

@@ -14,6 +14,7 @@ import pyopencl as cl
 from clover_rt.backend import Buffer, Device, Memory, Step, Tensor, Usage
 from clover_rt.errors import CloverError, DeviceLost, OutOfMemory
 from clover_rt.spec import Precision
+from clover_rt_rocm import variables
 from clover_rt_rocm.opencl.program import Programs
 
 Array = npt.NDArray[Any]
@@ -228,7 +229,7 @@ class ClDevice(Device):
                 code="CRT-3241",
             )
         if error.code in LOST:
-            return DeviceLost.of(self.name, op, str(error))
+            return DeviceLost.of(self.name, op, f"{error}; {variables.told()}")
         return error  # type: ignore[no-any-return]
 
     def no_memory(self, what: str, nbytes: int, free: int, why: str) -> OutOfMemory:

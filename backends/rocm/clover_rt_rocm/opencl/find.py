@@ -1,4 +1,4 @@
-"""Find OpenCL devices. AMD GPUs are offered by default, every other device only by its name."""
+"""Find OpenCL devices; what is not an AMD GPU is opened only by its name."""
 
 from __future__ import annotations
 
@@ -31,27 +31,25 @@ def probe() -> Probe:
         names = ", ".join(name for name, _ in listed)
         problem = f"no OpenCL device; platforms: {names}" if names else "no OpenCL platform"
         return Probe(problem=problem, fix=DRIVER)
-    infos = [describe(i, device) for i, device in enumerate(found)]
-    # a card of its own comes before a processor's graphics
-    order = sorted(range(len(infos)), key=lambda i: bool(found[i].host_unified_memory))
-    return Probe(devices=tuple(infos[i] for i in order))
+    return Probe(devices=tuple(describe(i, device) for i, device in enumerate(found)))
 
 
 def describe(index: int, device: Any) -> DeviceInfo:
     """Return what is told of an OpenCL device; it is `opencl:INDEX`."""
-    offered = is_amd_gpu(device)
+    is_gpu = _is_gpu(device)
+    kind = "integrated" if device.host_unified_memory else "discrete"
     return DeviceInfo(
         id=f"opencl:{index}",
         name=device.name.strip(),
-        kind="gpu" if _is_gpu(device) else "cpu",
+        kind=kind if is_gpu else "cpu",
         memory_bytes=device.global_mem_size,
-        is_software=not offered,
+        is_software=not is_gpu,
         notes={
             "engine": "opencl",
             "platform": f"{device.platform.name.strip()}, {device.platform.version.strip()}",
             "driver": device.driver_version.strip(),
-            "chosen": "by default" if offered else "only by --device: not an AMD GPU",
         },
+        only_by_name="it is not an AMD GPU" if is_gpu and not is_amd_gpu(device) else "",
     )
 
 

@@ -8,8 +8,6 @@ their own cache of sources have no use for it.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +19,7 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from clover_rt.errors import CompileError
+from clover_rt_rocm.cache import cache_folder, write
 
 SOURCES = Path(__file__).parent / "cl"
 DIGEST = hashlib.sha256().digest_size
@@ -56,7 +55,7 @@ class Programs:
         self._built: dict[str, Any] = {}
         self._folder = folder
         if folder is None and not has_src_build_cache(device):
-            self._folder = cache_folder()
+            self._folder = cache_folder("opencl")
         self._options = ["-cl-std=CL1.2"]
         exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         if device.single_fp_config & exact:
@@ -84,7 +83,8 @@ class Programs:
             except cl.Error as error:
                 raise CompileError.of(self.device.name.strip(), name, str(error)) from error
         if path is not None:
-            _write(path, program.get_info(cl.program_info.BINARIES)[0])
+            data = program.get_info(cl.program_info.BINARIES)[0]
+            write(path, hashlib.sha256(data).digest() + data)
         return program
 
     def _key(self, source: str) -> str:
@@ -94,12 +94,6 @@ class Programs:
         return hashlib.sha256(told.encode()).hexdigest()
 
 
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
-    return root / "clover-rt" / "opencl"
-
-
 def _read(path: Path) -> bytes | None:
     try:
         data = path.read_bytes()
@@ -107,17 +101,3 @@ def _read(path: Path) -> bytes | None:
         return None
     sound = hashlib.sha256(data[DIGEST:]).digest() == data[:DIGEST]
     return data[DIGEST:] if sound else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    name = ""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(data).digest() + data)
-        os.replace(name, path)
-    except OSError:
-        # without a cache the next start compiles again
-        with suppress(OSError):
-            os.unlink(name)

@@ -1,0 +1,54 @@
+"""What was found out once and is remembered: a small file in the user's cache folder.
+
+The files lie in `clover-rt/first-run` (XDG_CACHE_HOME moves the cache folder). A file's name is a
+hash of its key, and the key stands in it, for people and against chance. Removing a file makes the
+program find out again; where none can be written it does so at every start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+class Remembered:
+    """One key of plain data, and what was found for it."""
+
+    def __init__(self, key: Mapping[str, Any], folder: Path | None = None) -> None:
+        self.key = dict(key)
+        name = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()
+        self.path = (cache_folder() if folder is None else folder) / f"{name}.json"
+
+    @property
+    def is_there(self) -> bool:
+        try:
+            kept = json.loads(self.path.read_bytes())
+        # not there, not readable, or cut short: it is found out again
+        except (OSError, ValueError):
+            return False
+        return isinstance(kept, dict) and kept.get("key") == self.key
+
+    def keep(self, found: Mapping[str, Any]) -> None:
+        """Write what was found; nothing happens where that is not possible."""
+        name = ""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.path.parent)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump({"key": self.key, **found}, file, indent=1)
+            os.replace(name, self.path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(name)
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
+    return root / "clover-rt" / "first-run"

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Write a clover_moe checkpoint in the release's geometry: random bf16 weights, or holes.
+"""Write a clover_moe checkpoint in the release's geometry: random bf16 weights, q4, q8, or holes.
 
     make_release.py OUT                                     4 layers with data, 7.0 GB
+    make_release.py OUT --format q4                         likewise as `quantize` stores it, 2.0 GB
     make_release.py OUT --layers 40 --vocab 248320 --sparse the whole release's headers, no data
     make_release.py OUT --layers 40 --vocab 248320 --sparse --per-expert --shards 26
 
 Values are scaled by fan-in, so that activations stay sane and routing spreads over the experts.
+With a format the codes are drawn, so that nothing larger is written first.
 """
 
 from __future__ import annotations
@@ -14,19 +16,28 @@ import argparse
 import json
 import math
 import struct
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
 from clover_rt.model.config import ModelConfig
 from clover_rt.model.names import HEAD, Part, split_expert, stored_tensors
+from clover_rt.spec import Format
+from clover_rt.weights import Checkpoint
+
+if TYPE_CHECKING:
+    from clover_rt.quantise.rules import Choice
 
 PREFIX = "model."
 POOL = 1 << 24
 SMALL = 1 << 22
+# steps of a code in a standard deviation: 4 bits reach 3 deviations, 8 bits 4
+STEPS = {Format.Q4: 2.5, Format.Q8: 32.0}
+GROUP = 32
 Tensor = tuple[str, tuple[int, ...], str]
 
 
@@ -77,6 +88,33 @@ def make_release(
         total = sum(2 * math.prod(shape) for group in groups for _, shape, _ in group)
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (out / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def make_packed(
+    out: Path, form: Format, layers: int = 4, vocab: int = 32768, seed: int = 0
+) -> None:
+    """Write the folder with random codes in the places and files of `clover-rt quantize`."""
+    # inside: open.py measures the memory of a process that imports this module
+    from clover_rt.quantise.rules import choose
+    from clover_rt.quantise.shards import SHARD_BYTES, index
+    from clover_rt.quantise.shards import cut as cut_packed
+
+    out.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    pool = rng.standard_normal(POOL, np.float32)
+    with tempfile.TemporaryDirectory() as where:
+        holes = Path(where)
+        make_release(holes, layers, vocab, sparse=True)
+        shards = cut_packed(choose(Checkpoint.open(holes), form, GROUP, []), GROUP, SHARD_BYTES)
+        for shard in shards:
+            with (out / shard.name).open("wb") as stream:
+                stream.write(shard.header)
+                for choice in shard.choices:
+                    write_choice(stream, choice, rng, pool)
+        if len(shards) > 1:
+            (out / "model.safetensors.index.json").write_text(index(shards))
+        for file in holes.glob("*.json"):
+            (out / file.name).write_bytes(file.read_bytes())
 
 
 def release_config(layers: int, vocab: int) -> dict[str, Any]:
@@ -183,13 +221,43 @@ def write_values(
     if count < SMALL:
         stream.write(small_values(shape, role, rng).astype(ml_dtypes.bfloat16).tobytes())
         return
-    scale = 1.0 if role == "embed" else shape[-1] ** -0.5
-    scaled = (pool * np.float32(scale)).astype(ml_dtypes.bfloat16)
+    scaled = (pool * np.float32(deviation(shape, role))).astype(ml_dtypes.bfloat16)
+    write_stretches(stream, scaled, count, rng)
+
+
+def write_choice(
+    stream: BinaryIO, choice: Choice, rng: np.random.Generator, pool: np.ndarray
+) -> None:
+    """Write the codes and scales of a tensor, or its values where it stays as it is."""
+    shape, role = choice.view.shape, choice.weight.rsplit(".", 1)[-1]
+    if choice.format is None:
+        role = "final_norm" if choice.weight == "norm" else role
+        write_values(stream, shape, role, rng, pool)
+        return
+    steps, count = STEPS[choice.format], math.prod(shape)
+    if choice.format is Format.Q8:
+        write_stretches(stream, np.clip(pool * steps, -127, 127).astype(np.int8), count, rng)
+    else:
+        nibbles = np.clip(pool * steps + 8.5, 0, 15).astype(np.uint8)
+        write_stretches(stream, nibbles[::2] | nibbles[1::2] << 4, count // 2, rng)
+    scale = np.float16(deviation(shape, role) / steps)
+    stream.write(np.full(count // choice.group, scale).tobytes())
+
+
+def write_stretches(
+    stream: BinaryIO, numbers: np.ndarray, count: int, rng: np.random.Generator
+) -> None:
+    """Write so many numbers as stretches from random places of an array."""
     while count:
-        start = int(rng.integers(0, len(scaled) - 1))
-        stretch = scaled[start : start + count]
+        start = int(rng.integers(0, len(numbers) - 1))
+        stretch = numbers[start : start + count]
         stream.write(stretch.tobytes())
         count -= len(stretch)
+
+
+def deviation(shape: tuple[int, ...], role: str) -> float:
+    """Return the standard deviation of a matrix's numbers."""
+    return 1.0 if role == "embed" else shape[-1] ** -0.5
 
 
 def small_values(shape: tuple[int, ...], role: str, rng: np.random.Generator) -> np.ndarray:
@@ -267,10 +335,18 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--vocab", type=int, default=32768)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--format", choices=("bf16", "q4", "q8"), default="bf16")
     parser.add_argument("--sparse", action="store_true", help="write holes instead of data")
     parser.add_argument("--per-expert", action="store_true", help="one tensor an expert")
     parser.add_argument("--shards", type=int, default=1, help="files; above 1 with an index")
-    make_release(**vars(parser.parse_args()))
+    args = vars(parser.parse_args())
+    form = Format(args.pop("format"))
+    if form is Format.BF16:
+        make_release(**args)
+    elif args["sparse"] or args["per_expert"] or args["shards"] > 1:
+        parser.error("--sparse, --per-expert and --shards are for bf16")
+    else:
+        make_packed(args["out"], form, args["layers"], args["vocab"], args["seed"])
 
 
 if __name__ == "__main__":

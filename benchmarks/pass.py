@@ -22,7 +22,7 @@ from typing import Any
 def measure(model: str | None, args: argparse.Namespace) -> dict[str, Any]:
     """Return a report from a process of its own: a peak of memory is the process's."""
     command = [sys.executable, "-m", "clover_rt", "bench", *([model] if model else []), "--json"]
-    for name in ("backend", "device", "precision", "chunk", "repeats", "seed"):
+    for name in ("backend", "device", "precision", "threads", "chunk", "repeats", "seed"):
         if (value := getattr(args, name)) is not None:
             command += [f"--{name}", str(value)]
     done = subprocess.run(
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--device")
     parser.add_argument("--precision", default="exact", choices=("exact", "fast"))
+    parser.add_argument("--threads", type=int, help="of the cpu backend (default: one a core)")
     parser.add_argument("--depths", type=int, nargs="+", default=[0, 1024, 4096])
     parser.add_argument("--chunk", type=int, default=512, help="rows of a prefill pass")
     parser.add_argument("--repeats", type=int, default=5)

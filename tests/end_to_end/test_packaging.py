@@ -19,6 +19,7 @@ PACKAGES = (
     "clover_rt_cpu",
     "clover_rt_cuda",
     "clover_rt_rocm",
+    "clover_rt_vulkan",
     "clover_rt_conformance",
 )
 GREETING = (
@@ -96,6 +97,7 @@ def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel):
         "backends/cpu/clover_rt_cpu",
         "backends/cuda/clover_rt_cuda",
         "backends/rocm/clover_rt_rocm",
+        "backends/vulkan/clover_rt_vulkan",
     ):
         for path in (ROOT / package).rglob("*.py"):
             assert path.relative_to((ROOT / package).parent).as_posix() in names

@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Judge and time clover-rt on a card: started by device_check.sh, which tells how.
+
+Parts run one after the other, each in a process of its own, the most telling first: doctor, the
+card's bandwidth, conformance of the three hot ops, the built-in model from prompt to text, then
+passes of the release's geometry at q4 beside the bandwidth, kernels one by one, and in the time
+that is left conformance of everything else. A part may use what is left but for the shares of those
+behind it, so that one that hangs does not keep them from their turn.
+
+The JSON is written anew after each part and whenever a part has more to tell, so that it is whole
+at any time. Each part says `done`, `failed` with the reason, or `not reached`; a part that is
+stopped keeps what it had found. Times say of themselves whether the hot ops were judged right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import device_parts
+
+# kept back for the last write
+MARGIN_S = 5.0
+# less is not worth a start
+LEAST_S = 3.0
+POLL_S = 0.2
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TOLD = 2000
+NOT_REACHED, FAILED, DONE = "not reached", "failed", "done"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the check, and its share of the time: seconds where all of it is 8 minutes."""
+
+    name: str
+    share_s: float
+
+
+JUDGED = tuple(
+    f"conformance {op} {precision}"
+    for precision in device_parts.PRECISIONS
+    for op in device_parts.HOT
+)
+TIMED = ("passes", "kernels")
+PARTS = (
+    Part("doctor", 45),
+    Part("bandwidth", 15),
+    *(Part(name, 30) for name in JUDGED),
+    Part("model", 45),
+    Part("checkpoint", 60),
+    Part("passes", 80),
+    Part("kernels", 50),
+    Part("conformance rest", 0),
+)
+
+
+class Stopped(Exception):
+    """The check was told to end."""
+
+
+class Check:
+    """The report, the file that it lies in, and the clock."""
+
+    def __init__(self, args: argparse.Namespace, work: Path) -> None:
+        self.args = args
+        self.work = work
+        self.start = time.monotonic()
+        self.end = self.start + 60 * args.minutes - MARGIN_S
+        self.parts = [p for p in PARTS if not args.only or p.name in args.only]
+        self.report: dict[str, Any] = {
+            "benchmark": "device_check",
+            "schema": 1,
+            # a name and not a path: reports travel
+            "settings": settings(args) | {"model": Path(args.model).name if args.model else None},
+            "ended": "running",
+            "seconds": 0.0,
+            "parts": {part.name: {"state": NOT_REACHED} for part in PARTS},
+        }
+
+    def write(self, ended: str = "running") -> None:
+        """Write the report in one step: a reader never sees half of it."""
+        self.report["ended"] = ended
+        self.report["seconds"] = round(time.monotonic() - self.start, 1)
+        temporary = self.args.out.with_name(self.args.out.name + ".part")
+        temporary.write_text(json.dumps(self.report, indent=1) + "\n")
+        os.replace(temporary, self.args.out)
+
+    def limit_s(self, part: Part) -> float:
+        """Return the seconds that a part may take: what is left but for the shares behind it."""
+        whole = sum(p.share_s for p in PARTS)
+        behind = sum(p.share_s for p in self.parts[self.parts.index(part) + 1 :])
+        return self.end - time.monotonic() - behind * (self.end - self.start) / whole
+
+    def run(self, part: Part) -> None:
+        """Run a part in a process of its own and note what became of it."""
+        limit = self.limit_s(part)
+        entry = self.report["parts"][part.name]
+        entry |= {"state": FAILED, "reason": "it was running when the check was stopped"}
+        found = self.work / "found.json"
+        found.unlink(missing_ok=True)
+        self.write()
+        start = time.monotonic()
+        errors = self.work / "errors.txt"
+        try:
+            with errors.open("wb") as log, child(self.command(part, limit, found), log) as process:
+                reason = self.wait(process, entry, found, start + limit)
+        finally:
+            entry |= read(found)
+            wrong = entry.pop("wrong", "")
+            entry["seconds"] = round(time.monotonic() - start, 1)
+        if part.name in TIMED:
+            entry["hot_ops_are_right"] = self.hot_ops_are_right()
+        if reason or wrong:
+            entry["reason"] = wrong or f"{reason}: {errors.read_text(errors='replace')[-TOLD:]}"
+        else:
+            entry["state"] = DONE
+            del entry["reason"]
+        self.write()
+        print(f"{part.name}: {entry['state']} {entry.get('reason', '')}".rstrip(), flush=True)
+
+    def hot_ops_are_right(self) -> bool:
+        states = [p["state"] for n, p in self.report["parts"].items() if n in JUDGED]
+        return set(states) == {DONE}
+
+    def command(self, part: Part, limit: float, found: Path) -> list[str]:
+        given = {**settings(self.args), "work": str(self.work), "limit_s": limit}
+        return [sys.executable, device_parts.__file__, part.name, json.dumps(given), str(found)]
+
+    def wait(
+        self, process: subprocess.Popen[bytes], entry: dict[str, Any], found: Path, end: float
+    ) -> str:
+        """Return "" for a part that ended well, else why not; write what it tells meanwhile."""
+        seen = 0
+        while process.poll() is None:
+            if time.monotonic() > end:
+                return "its time was up"
+            time.sleep(POLL_S)
+            written = found.stat().st_mtime_ns if found.exists() else 0
+            if written != seen:
+                seen = written
+                entry |= read(found)
+                self.write()
+        code = process.returncode
+        return f"it ended with code {code}" if code else ""
+
+
+@contextmanager
+def child(command: list[str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process and, at the end, leave none of those that it started."""
+    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def read(found: Path) -> dict[str, Any]:
+    """Return what a part has told so far."""
+    try:
+        told: dict[str, Any] = json.loads(found.read_text())
+    except FileNotFoundError:
+        return {}
+    return told
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the parts are given."""
+    names = ("backend", "device", "layers", "vocab", "depths", "repeats", "model", "only")
+    return {name: getattr(args, name) for name in names}
+
+
+def install(wheel: Path, work: Path) -> None:
+    """Unpack a wheel where the parts find it first."""
+    site = work / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", str(site), str(wheel)], check=True)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{before}" if before else str(site)
+
+
+def main() -> int:
+    """Return 0 if every part is done, 1 if one failed or was not reached, 130 if stopped."""
+    parser = argparse.ArgumentParser(
+        prog="device_check.sh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--backend", default="cuda")
+    add("--device", help="of the backend (default: its first)")
+    add("--wheel", type=Path, help="of clover-rt (default: what this python has)")
+    add("--minutes", type=float, default=8.0, help="for all of it")
+    add("--layers", type=int, default=4, help="of the geometry; 40 with --vocab 248320: 20 GB")
+    add("--vocab", type=int, default=32768)
+    add("--model", help="a checkpoint to time instead of a new one")
+    add("--depths", type=int, nargs="+", default=[0, 4096], help="tokens before a pass")
+    add("--repeats", type=int, default=9, help="timed passes of each kind")
+    add("--only", nargs="+", choices=[p.name for p in PARTS], metavar="PART", help="these parts")
+    add("--work", type=Path, help="where the checkpoint is made and removed again")
+    add("--out", type=Path, default=Path("device-check.json"))
+    args = parser.parse_args()
+
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped
+
+    for number in STOPS:
+        signal.signal(number, stop)
+    work = Path(tempfile.mkdtemp(prefix="clover-check-", dir=args.work))
+    check = Check(args, work)
+    try:
+        check.write()
+        if args.wheel:
+            install(args.wheel, work)
+        for part in check.parts:
+            if check.limit_s(part) >= LEAST_S:
+                check.run(part)
+        check.write("complete")
+    except Stopped:
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
+        check.write("stopped")
+        return 130
+    except subprocess.CalledProcessError as error:
+        check.write(f"the wheel was not installed: {error}")
+        return 1
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    states = [
+        p["state"] for n, p in check.report["parts"].items() if not args.only or n in args.only
+    ]
+    print(f"{states.count(DONE)} of {len(states)} parts done: {args.out}")
+    return 0 if set(states) == {DONE} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -156,7 +156,8 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
     rows = torch.zeros(())
     began = time.time()
     totals = torch.zeros(4)
-    for step in range(first, a.steps):
+    end = min(a.steps, a.until or a.steps)
+    for step in range(first, end):
         Rounding.is_on = step >= a.steps * (1 - a.rounding)
         factor = a.peak * rate(step, a.steps, a.flat)
         for group in muon.param_groups:
@@ -175,7 +176,7 @@ def work(rank: int, world: int, a: argparse.Namespace) -> None:
         n = float(len(batch.ids))
         totals += torch.tensor([causal.item(), masked.item(), balance.item(), 1.0])
         rows += n * world
-        last = step + 1 == a.steps
+        last = step + 1 == end
         if rank == 0 and (last or (step + 1) % 25 == 0):
             mean = (totals[:3] / totals[3]).tolist()
             seconds = spent + time.time() - began
@@ -227,6 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", required=True, help="name of the run: its log and its state")
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--until", type=int, default=0, help="stop before this step")
     parser.add_argument("--rows", type=int, default=2048, help="rows a process and step")
     parser.add_argument("--copies", type=int, default=2, help="noisy copies of each block")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,8 @@
 # everything runs in .venv, which the first target makes with nothing but python3
 PYTHON ?= python3
-PROMPT ?= Hello
+PROMPT ?= Sort these numbers: 41, 7, 23.
+# a file of tests stays in one process: its fixtures are made once
+WORKERS := -n auto --maxprocesses 4 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
@@ -31,10 +33,10 @@ run: $(RUN_READY)
 	$(BIN)/clover-rt run "$(PROMPT)"
 
 test: $(TEST_READY)
-	$(BIN)/python -m pytest -m "not full"
+	$(BIN)/python -m pytest $(WORKERS) -m "not full"
 
 full: $(TEST_READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 lint: $(TEST_READY)
 	$(BIN)/ruff format --check .

@@ -12,6 +12,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "conformance" / "clover_rt_conformance" / "golden"
 PROMPTS = ("short", "one", "long")
+# a small model that was trained: its answers to 67 prompts are in end_to_end/prompts.json
+PROTO = ROOT / "tests" / "clover_proto"
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clover_rt.errors import BadInput
 
-NAMES = ("clover-proto",)
+NAMES = ("clover-tiny",)
 """Names that `path` takes; the first is the default."""
 
 

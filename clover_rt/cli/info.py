@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clover_rt.cli.parser import named
+from clover_rt.cli.parser import DEFAULT_MODEL, named
 
 HELP = "tell what a checkpoint is"
 DESCRIPTION = """Tell what a checkpoint is: geometry, types and sizes of its weights, block
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=named,
         metavar="PATH",
-        help="checkpoint folder, or a built-in model by name (default: clover-proto)",
+        help=f"checkpoint folder, or a built-in model by name (default: {DEFAULT_MODEL})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -14,6 +14,8 @@ from clover_rt.errors import BadInput
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
+# the first of clover_rt.builtin.NAMES, which help must not import for
+DEFAULT_MODEL = "clover-tiny"
 VERY_NEAR = 0.85
 UNKNOWN = "unrecognized arguments: "
 CHOICES = re.compile(r"invalid choice: (?P<value>.+?) \(choose from (?P<known>.+)\)$")

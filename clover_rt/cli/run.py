@@ -10,7 +10,7 @@ from clover_rt.cli import events, examples
 from clover_rt.cli.flags import check_examples, check_flags, check_modes, check_seed
 from clover_rt.cli.interrupts import Interrupts
 from clover_rt.cli.output import own_output
-from clover_rt.cli.parser import fraction, named, not_negative, positive, token_ids
+from clover_rt.cli.parser import DEFAULT_MODEL, fraction, named, not_negative, positive, token_ids
 from clover_rt.cli.progress import Progress
 from clover_rt.cli.prompt import Prompt, is_given, read_prompt
 from clover_rt.cli.screen import Screen, print_line
@@ -24,8 +24,8 @@ HELP = "answer one prompt"
 DESCRIPTION = """Answer one prompt and stream the text to stdout. The last line, on stderr, says
 which mode ran, where, and how fast."""
 EXAMPLES = """  clover-rt run --examples
-  clover-rt run "Hello"
-  clover-rt run "Count from 3 to 9." --show
+  clover-rt run "Sort these numbers: 41, 7, 23."
+  clover-rt run "Count from 23 to 49 by 2." --show
   echo "Count from 3 to 9." | clover-rt run --mode ar
   clover-rt run "Hello" --model path/to/checkpoint --system "Be brief." --no-think
   clover-rt run "Hello" --temperature 0.7 --top-p 0.9 --seed 7
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         type=named,
         metavar="DIR|NAME",
-        help="checkpoint folder, or a built-in model by name (default: clover-proto)",
+        help=f"checkpoint folder, or a built-in model by name (default: {DEFAULT_MODEL})",
     )
     add("--system", metavar="TEXT", help="system prompt of the chat")
     add(
@@ -215,6 +215,8 @@ def run(args: argparse.Namespace, out: TextIO) -> int:
         if args.profile:
             print(model.profile(), file=sys.stderr)
     if not args.quiet:
+        if args.model is None:
+            print(f"built-in {DEFAULT_MODEL}: a demo, not an assistant", file=sys.stderr)
         print(summary(end.stats, end.finish_reason), file=sys.stderr)
     return interrupts.exit_code
 

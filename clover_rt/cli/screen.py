@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from clover_rt.cli import events
 from clover_rt.cli.frames import Vocabulary
+from clover_rt.cli.parser import DEFAULT_MODEL
 from clover_rt.cli.progress import Progress
 from clover_rt.cli.show import Show, can_draw
 from clover_rt.errors import BadInput
@@ -42,7 +43,7 @@ class Screen:
     def start(self, response: Response, plan: dict[str, Any] | None) -> None:
         """Tell in JSON what will run, and the plan where it is asked for."""
         if self._args.json:
-            print_line(events.start(response, self._args.model or "clover-proto"), self._out)
+            print_line(events.start(response, self._args.model or DEFAULT_MODEL), self._out)
             if plan is not None:
                 print_line(events.plan(plan), self._out)
 

@@ -95,6 +95,6 @@ def test_a_fallback_has_the_documented_fields(monkeypatch):
     (start,) = printed(["--prompt-ids", "5", "--backend", "toy", "--mode", "ar", *ONE])[:1]
     (host,) = start["host_ops"]
     assert set(host) == FIELDS["host_ops"]
-    assert (host["op"], host["steps"], host["how"]) == ("combine", 4, "host")
+    assert (host["op"], host["steps"], host["how"]) == ("combine", 5, "host")
     assert host["reason"]
     assert start["native_ops"] + host["steps"] == start["ops"]

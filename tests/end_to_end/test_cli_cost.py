@@ -33,5 +33,5 @@ def test_help_takes_under_150_ms_of_cpu_time(argv):
 
 
 @pytest.mark.parametrize("mode", ["diffusion", "ar", "self-spec"])
-def test_a_run_of_the_built_in_model_takes_under_1500_ms_of_cpu_time(mode):
-    assert min(cpu_seconds("run", "Hello", "--mode", mode) for _ in range(3)) < 1.5
+def test_a_run_of_the_built_in_model_takes_under_2_s_of_cpu_time(mode):
+    assert min(cpu_seconds("run", "Hello", "--mode", mode) for _ in range(3)) < 2.0

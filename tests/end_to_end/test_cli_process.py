@@ -15,11 +15,12 @@ from clover_rt.cli.completion import SHELLS
 
 CODE = "import sys; from clover_rt.cli import main; sys.exit(main())"
 GREETING = (
-    "Hello! I am a very small Clover demo model. Ask me to count, sort, spell or write a short "
-    "function."
+    "I am clover-tiny, a very small demo model. I can count, add, sort, reverse, spell, write "
+    "dates and number words, make JSON and tables, describe CSV rows and write short Python "
+    "functions."
 )
-# the prompt's answer is long and no stop comes before Ctrl-C does
-LONG = ["--prompt-ids", ",".join(["5"] * 300), "--max-new-tokens", "3000"]
+# what is no conversation is gone on with for ever: no stop comes before Ctrl-C does
+LONG = ["--raw", "la " * 100, "--max-new-tokens", "3000"]
 
 
 def run(*argv, **options):
@@ -34,9 +35,36 @@ def lines(text):
 def test_a_prompt_is_answered_and_summed_up():
     done = run("run", "Hello")
     assert (done.returncode, done.stdout) == (0, GREETING + "\n")
-    assert done.stderr.startswith("diffusion · cpu · exact · 27 tokens · ")
-    assert " · native ops " in done.stderr
-    assert done.stderr.count("\n") == 1
+    told, summary = done.stderr.splitlines()
+    assert told == "built-in clover-tiny: a demo, not an assistant"
+    assert summary.startswith("diffusion · cpu · exact · 44 tokens · ")
+    assert " · native ops " in summary
+
+
+@pytest.mark.parametrize("mode", ["ar", "self-spec"])
+def test_response_controls_end_what_would_go_on_for_ever(mode):
+    asked = [
+        "run",
+        "--raw",
+        "red" + 11 * " red",
+        "--mode",
+        mode,
+        "--max-new-tokens",
+        "400",
+        "--json",
+    ]
+    ended = lines(run(*asked).stdout)[-1]
+    # the model's penalty begins at 192 tokens and is whole 64 tokens later; a block has 32
+    assert ended["finish_reason"] == "stop"
+    assert 192 <= ended["stats"]["tokens"] <= 192 + 64 + 32
+    without = lines(run(*asked, "--no-controls").stdout)[-1]
+    assert (without["finish_reason"], without["stats"]["tokens"]) == ("length", 400)
+
+
+def test_a_named_model_is_not_announced():
+    done = run("run", "Hello", "--model", "clover-tiny")
+    assert (done.returncode, done.stdout) == (0, GREETING + "\n")
+    assert done.stderr.startswith("diffusion · cpu · exact · 44 tokens · ")
 
 
 @pytest.mark.parametrize("mode", ["diffusion", "ar", "self-spec"])
@@ -108,7 +136,7 @@ def test_a_signal_ends_the_run_with_its_last_line(number, code):
     assert process.returncode == code
     assert (events[-1]["event"], events[-1]["finish_reason"]) == ("end", "cancelled")
     assert events[-1]["stats"]["tokens"] == len(events[-1]["tokens"])
-    assert err.startswith("cancelled · diffusion · ")
+    assert err.splitlines()[-1].startswith("cancelled · diffusion · ")
     assert "Traceback" not in err
 
 

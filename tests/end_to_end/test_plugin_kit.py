@@ -178,7 +178,7 @@ def test_a_new_backend_registers_and_its_tests_pass_with_everything_on_the_host(
     assert done.returncode == 0, done.stdout
     done = clover_rt(environ, "run", "--backend", "my_card", "--explain")
     assert done.returncode == 0
-    assert "0 of 86 steps native" in done.stderr
+    assert "0 of 112 steps native" in done.stderr
 
 
 def test_a_new_backend_is_formatted_and_names_the_api_that_it_was_written_for(tmp_path):

@@ -1,4 +1,4 @@
-"""The built-in model's answers: texts, token counts, passes and rounds of 67 chat prompts.
+"""A trained model's answers: texts, token counts, passes and rounds of 67 chat prompts.
 
 They were made by a float64 program of its own; prompts.json holds them.
 """
@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 import clover_rt
+from tests.golden import PROTO
 
 PROMPTS = json.loads((Path(__file__).parent / "prompts.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[clover_rt.Model]:
-    with clover_rt.load("clover-proto", context=512) as loaded:
+    with clover_rt.load(PROTO, context=512) as loaded:
         yield loaded
 
 

@@ -56,7 +56,7 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("quantised")
     out = {form: root / form for form in ("q4", "q8")}
     for form, folder in out.items():
-        assert main(["quantize", "clover-proto", str(folder), "--format", form]) == 0
+        assert main(["quantize", "clover-tiny", str(folder), "--format", form]) == 0
     return out
 
 
@@ -65,13 +65,13 @@ def made(tmp_path_factory):
 def test_the_built_in_model_still_computes(made, capsys, form, mode):
     flags = ["--model", str(made[form]), "--mode", mode, "-q"]
     assert main(["run", "Compute 33 - 12.", *flags]) == 0
-    assert capsys.readouterr().out == "33 - 12 = 21.\n"
+    assert capsys.readouterr().out == "33 - 12 = 21. That is twenty-one.\n"
 
 
 def test_info_counts_the_parameters_of_the_source(made, capsys):
     assert main(["info", str(made["q4"]), "--json"]) == 0
     weights = json.loads(capsys.readouterr().out)["weights"]
-    assert weights["parameters"] == sum(v.size for v in quantised.tensors().values())
+    assert weights["parameters"] == 2_697_000
     assert weights["bytes"] == sum(v.nbytes for v in quantised.read(made["q4"]).values())
     assert set(weights["types"]) == {"Q4", "Q8", "BF16"}
 
@@ -80,7 +80,7 @@ def test_fit_counts_the_result_as_the_dry_run_does(made, capsys, tmp_path):
     assert main(["fit", str(made["q4"]), "--json"]) == 0
     fits = json.loads(capsys.readouterr().out)
     target = str(tmp_path / "out")
-    assert main(["quantize", "clover-proto", target, "--format", "q4", "--dry-run", "--json"]) == 0
+    assert main(["quantize", "clover-tiny", target, "--format", "q4", "--dry-run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     as_it_is = {"as it is": "bf16"}
     rows = [
@@ -93,7 +93,7 @@ def test_fit_counts_the_result_as_the_dry_run_does(made, capsys, tmp_path):
 
 def test_the_report_names_classes_errors_and_the_worst_tensor(tmp_path, capsys):
     flags = ["--format", "q4", "--keep", "lm_head.weight=bf16", "--verify"]
-    assert main(["quantize", "clover-proto", str(tmp_path / "out"), *flags]) == 0
+    assert main(["quantize", "clover-tiny", str(tmp_path / "out"), *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("experts        q4-32") for line in lines)
     assert any(line.startswith("head           as it is") for line in lines)
@@ -103,13 +103,13 @@ def test_the_report_names_classes_errors_and_the_worst_tensor(tmp_path, capsys):
 
 def test_flags_without_effect_beside_a_dry_run_are_errors(tmp_path, capsys):
     flags = ["--format", "q4", "--dry-run", "--verify"]
-    assert main(["quantize", "clover-proto", str(tmp_path / "out"), *flags]) == 2
+    assert main(["quantize", "clover-tiny", str(tmp_path / "out"), *flags]) == 2
     assert "CRT-1011" in capsys.readouterr().err
 
 
 def test_an_interrupt_leaves_what_a_resume_goes_on_with(tmp_path):
     target = tmp_path / "out"
-    arguments = ["clover-proto", target, "--format", "q8"]
+    arguments = ["clover-tiny", target, "--format", "q8"]
     stopped = child(INTERRUPTED, *arguments)
     assert stopped.returncode == 128 + signal.SIGINT
     assert "--resume goes on" in stopped.stderr
@@ -142,7 +142,7 @@ def test_a_tensor_of_hundreds_of_megabytes_takes_a_fraction_of_its_size(tmp_path
     with (source / "model.safetensors").open("ab") as file:
         file.truncate(file.tell() + size)
     # the first run loads what any run needs: libraries, generated code
-    first = ["clover-proto", tmp_path / "first"]
+    first = ["clover-tiny", tmp_path / "first"]
     done = child(MEASURED, source, tmp_path / "out", *first, "--format", "q4")
     assert done.returncode == 0, done.stderr
     grown = int(done.stdout.split()[-1]) * 1024

@@ -11,11 +11,10 @@ import random
 import pytest
 import tokenizers
 
-from clover_rt import builtin
 from clover_rt.text import Stream, Tokenizer
-from tests.golden import checkpoint
+from tests.golden import PROTO, checkpoint
 
-FOLDERS = {"clover-proto": builtin.path(), "clover_tiny": checkpoint("clover_tiny")}
+FOLDERS = {"clover-proto": PROTO, "clover_tiny": checkpoint("clover_tiny")}
 TOKENIZERS = {name: Tokenizer.load(folder) for name, folder in FOLDERS.items()}
 LIBRARY = {
     name: tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))

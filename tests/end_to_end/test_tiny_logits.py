@@ -1,4 +1,4 @@
-"""The logits of the checkpoint in training are those of the program that trains it.
+"""The logits of clover-tiny are those of the program that trains it.
 
 tiny_logits.npz holds what that program, in float64, gives for a few prompts and blocks:
 training/clover_train/parity.py writes it.
@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clover_rt import builtin
 from clover_rt.plan import Plan
 from clover_rt.plugins import open_device
 from clover_rt.spec import Kind, Pass, Picks, Segment, Wanted
 from tests.end_to_end.plans import plan_of
 
-FOLDER = Path(__file__).parents[2] / "training" / "runs" / "tiny-2"
 RECORD = dict(np.load(Path(__file__).with_name("tiny_logits.npz")))
 KINDS = sorted({name.split("/")[0] for name in RECORD})
 VIEWS = ("masks", "half", "draft")
@@ -27,7 +27,7 @@ CAUSAL, PREVIEW = 4e-4, 4e-5
 
 @pytest.fixture(scope="module")
 def plan() -> Iterator[Plan]:
-    made = plan_of(FOLDER, open_device("cpu")[1], slots=1)
+    made = plan_of(builtin.path(), open_device("cpu")[1], slots=1)
     made.run(Pass(page_deltas=tuple((0, i, i) for i in range(8))))
     yield made
     made.close()

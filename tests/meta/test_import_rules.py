@@ -47,7 +47,7 @@ PLANTED = {
 def tree(tmp_path):
     """Return a copy of the sources, without data."""
     for source in SOURCES:
-        data = shutil.ignore_patterns("golden", "clover_proto", "__pycache__")
+        data = shutil.ignore_patterns("golden", "clover_tiny", "__pycache__")
         shutil.copytree(ROOT / source, tmp_path / source, ignore=data)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from clover_rt import builtin
 from clover_rt.quantise import keep_rule, quantise
 from clover_rt.spec import Format
 from clover_rt.weights import Checkpoint
+from tests import golden
 from tests.unit import checkpoints
 
-BUILTIN = builtin.path("clover-proto")
+PROTO = golden.PROTO
 CODES = {"I8": np.int8, "U8": np.uint8, "F16": np.float16}
 
 
 def tensors() -> checkpoints.Tensors:
-    """Return the built-in model's tensors."""
-    return {name: v.array for name, v in Checkpoint.open(BUILTIN).tensors.items()}
+    """Return the trained model's tensors."""
+    return {name: v.array for name, v in Checkpoint.open(PROTO).tensors.items()}
 
 
 def split(fused: checkpoints.Tensors) -> checkpoints.Tensors:
@@ -41,11 +41,11 @@ def split(fused: checkpoints.Tensors) -> checkpoints.Tensors:
 
 
 def write(folder: Path, values: checkpoints.Tensors, shards: int = 1, **changes: Any) -> Path:
-    """Write tensors with the built-in model's settings and tokenizer."""
-    config = json.loads((BUILTIN / "config.json").read_text()) | changes
+    """Write tensors with the trained model's settings and tokenizer."""
+    config = json.loads((PROTO / "config.json").read_text()) | changes
     checkpoints.write(folder, values, config, shards=shards)
     for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BUILTIN / name, folder)
+        shutil.copy(PROTO / name, folder)
     return folder
 
 

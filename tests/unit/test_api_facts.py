@@ -13,19 +13,22 @@ from clover_rt.errors import BadCheckpoint, BadInput
 from clover_rt.ops import OPS
 from tests.golden import GOLDEN
 
+LINEAR, FULL = "linear_attention", "full_attention"
+LAYERS = [LINEAR, FULL, LINEAR, FULL, FULL]
+
 
 def test_the_built_in_model_is_described_by_its_card():
-    facts = describe("clover-proto")
+    facts = describe("clover-tiny")
     geometry = facts["geometry"]
     assert facts["model_type"] == "clover_moe"
     assert facts["modes"] == ["diffusion", "ar", "self-spec"]
-    assert geometry["layer_types"] == ["linear_attention", "full_attention"] * 2
+    assert geometry["layer_types"] == LAYERS
     assert (geometry["hidden_size"], geometry["vocab_size"], geometry["context"]) == (
         128,
         1024,
         4096,
     )
-    assert (geometry["experts"], geometry["experts_per_token"]) == (8, 2)
+    assert (geometry["experts"], geometry["experts_per_token"]) == (16, 2)
     assert facts["block"]["block_size"] == 32
     assert facts["block"]["mask_token"] == "<|mask|>"
     assert facts["stop_ids"][0] == {"id": 1020, "token": "<|im_end|>"}
@@ -35,7 +38,7 @@ def test_the_built_in_model_is_described_by_its_card():
 
 
 def test_sizes_are_those_of_the_files():
-    facts = describe("clover-proto")
+    facts = describe("clover-tiny")
     (file,) = facts["weights"]["files"]
     size = (builtin.path() / "model.safetensors").stat().st_size
     assert file == {"name": "model.safetensors", "bytes": size}
@@ -46,9 +49,9 @@ def test_sizes_are_those_of_the_files():
 
 
 def test_memory_follows_from_the_geometry():
-    memory = describe("clover-proto")["memory"]
-    # 2 attention layers x k and v x 2 KV heads of 32 x 4 bytes
-    assert memory["kv_bytes_per_token"] == 2 * 2 * 2 * 32 * 4
+    memory = describe("clover-tiny")["memory"]
+    # 3 attention layers x k and v x 2 KV heads of 32 x 4 bytes
+    assert memory["kv_bytes_per_token"] == 3 * 2 * 2 * 32 * 4
     # 2 layers x (4 value heads of [32, 32] + 3 rows of 2 * 2 * 32 + 4 * 32 channels) x 4 bytes
     assert memory["state_bytes_per_sequence"] == 2 * (4 * 32 * 32 + 3 * 256) * 4
 
@@ -73,9 +76,9 @@ def test_a_tensor_that_does_not_fit_is_refused(tmp_path):
 
 def test_an_unknown_model_name_comes_with_the_list_and_the_nearest():
     with pytest.raises(BadInput, match="CRT-1014") as caught:
-        load("clover-prto")
-    assert "built-in models: clover-proto" in caught.value.evidence
-    assert "did you mean 'clover-proto'?" in caught.value.fix
+        load("clover-tny")
+    assert "built-in models: clover-tiny" in caught.value.evidence
+    assert "did you mean 'clover-tiny'?" in caught.value.fix
 
 
 def test_an_empty_path_is_not_the_current_folder(monkeypatch):

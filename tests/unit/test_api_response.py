@@ -7,10 +7,10 @@ import gc
 import pytest
 
 import clover_rt
-from clover_rt import builtin
 from clover_rt.api.response import Response, TextEvent
 from clover_rt.engine import BlockEvent, EndEvent, TokensEvent
 from clover_rt.text import Stream, Tokenizer
+from tests.golden import PROTO
 
 STATS = {
     "tokens": 0,
@@ -24,7 +24,7 @@ EOS = 1020
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.load(builtin.path())
+    return Tokenizer.load(PROTO)
 
 
 class Run:

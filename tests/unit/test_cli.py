@@ -34,6 +34,7 @@ STATS = {
     "native_ops": 9,
     "host_ops": [],
 }
+TOLD = "built-in clover-tiny: a demo, not an assistant"
 SUMMARY = (
     "diffusion · cpu · exact · 12 tokens · 4.00 tokens a pass · 1.50 passes a block · "
     "10.00 ms a pass · 300.0 tokens/s · native ops 9 of 9"
@@ -138,7 +139,7 @@ def test_run_streams_the_text_and_ends_with_a_summary(model, capsys):
     assert main(["run", "Hi"]) == 0
     out, err = capsys.readouterr()
     assert out == "Hello\n"
-    assert err == f"{SUMMARY}\n"
+    assert err == f"{TOLD}\n{SUMMARY}\n"
     assert model.closed
     assert model.response.closed
 
@@ -271,7 +272,7 @@ def test_a_signal_cancels_the_response_and_the_end_is_still_told(model, capsys, 
     assert model.closed
     out, err = capsys.readouterr()
     assert out == "a\n"
-    assert err == f"cancelled · {SUMMARY}\n"
+    assert err == f"{TOLD}\ncancelled · {SUMMARY}\n"
     assert signal.getsignal(number) is before
 
 
@@ -375,7 +376,7 @@ def test_json_prints_lines_instead_of_the_text(model, capsys):
     out, err = capsys.readouterr()
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["event"] for line in lines] == ["start", "prefill", "text", "end"]
-    assert (lines[0]["schema"], lines[0]["model"]) == (1, "clover-proto")
+    assert (lines[0]["schema"], lines[0]["model"]) == (1, "clover-tiny")
     assert lines[1] == {"event": "prefill", "done": 3, "total": 3}
     assert lines[-1] == {
         "event": "end",
@@ -585,7 +586,7 @@ def test_backends_tells_engine_and_choice_of_a_device(monkeypatch, capsys):
 def test_run_tells_the_device_and_its_first_run_unless_it_is_quiet(model, capsys):
     model.notes = ("rocm on hip:0: A card, engine triton; the only AMD card",)
     assert main(["run", "Hi"]) == 0
-    assert capsys.readouterr().err == f"{model.notes[0]}\n{SUMMARY}\n"
+    assert capsys.readouterr().err == f"{model.notes[0]}\n{TOLD}\n{SUMMARY}\n"
     assert main(["run", "Hi", "-q"]) == 0
     assert capsys.readouterr().err == ""
 

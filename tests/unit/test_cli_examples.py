@@ -43,12 +43,12 @@ def test_each_kind_is_there_once(name):
     assert kinds and len(set(kinds)) == len(kinds)
 
 
-@pytest.mark.parametrize("model", ["path/to/folder", "clover-prot"])
+@pytest.mark.parametrize("model", ["path/to/folder", "clover-tin"])
 def test_what_is_no_built_in_model_has_no_examples(capsys, model):
     assert main(["run", "--examples", "--model", model]) == 2
     err = capsys.readouterr().err
     assert err.startswith("CRT-1068")
-    assert "clover-proto" in err
+    assert "clover-tiny" in err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import clover_rt
+from clover_rt import builtin
 from clover_rt.api.fitting import fits
 from clover_rt.backend import Usage
 from clover_rt.fit import Setting, render, taken
@@ -26,7 +27,7 @@ from tests.unit import checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 BUFFERS = ("kv", "recurrent", "tables", "step", "workspace", "scratch")
-BUILTIN = ROOT / "clover_rt" / "builtin" / "clover_proto"
+BUILTIN = builtin.path()
 CHECKPOINTS = {
     "builtin": BUILTIN,
     "clover_tiny": golden.checkpoint("clover_tiny"),

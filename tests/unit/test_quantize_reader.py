@@ -24,7 +24,7 @@ UP = "model.layers.0.mlp.experts.gate_up_proj"
 def whole(tmp_path_factory):
     """Return a folder with the built-in model in q4."""
     folder = tmp_path_factory.mktemp("quantised") / "q4"
-    quantised.make(quantised.BUILTIN, folder)
+    quantised.make(quantised.PROTO, folder)
     return folder
 
 

@@ -61,12 +61,12 @@ def test_every_tensor_gets_the_format_of_its_class(tmp_path, form, layout):
 
 def test_the_first_rule_that_matches_decides():
     keep = ("*layers.0.*.q_proj.weight=q8", "*layers.1.self_attn.q*=bf16", "*.self_attn.*=q8")
-    chosen = formats(quantised.BUILTIN, keep=keep[1:])
+    chosen = formats(quantised.PROTO, keep=keep[1:])
     assert chosen["model.layers.1.self_attn.q_proj.weight"] is None
     assert chosen["model.layers.1.self_attn.k_proj.weight"] == "q8"
     assert chosen["model.layers.1.self_attn.q_norm.weight"] is None
     assert chosen["model.layers.1.mlp.experts.down_proj"] == "q4"
-    error = refused(quantised.BUILTIN, keep=keep)
+    error = refused(quantised.PROTO, keep=keep)
     assert (error.code, "no tensor" in error.evidence) == ("CRT-1201", True)
 
 
@@ -78,13 +78,13 @@ def test_the_first_rule_that_matches_decides():
     ],
 )
 def test_a_rule_without_effect_is_an_error(rule, found):
-    error = refused(quantised.BUILTIN, keep=[rule])
+    error = refused(quantised.PROTO, keep=[rule])
     assert error.code == "CRT-1201"
     assert found in error.evidence
 
 
 def test_a_rule_behind_one_that_takes_all_is_an_error():
-    assert refused(quantised.BUILTIN, keep=["*=q8", "lm_head*=bf16"]).code == "CRT-1201"
+    assert refused(quantised.PROTO, keep=["*=q8", "lm_head*=bf16"]).code == "CRT-1201"
 
 
 @pytest.mark.parametrize("text", ["lm_head.weight", "=q8", "lm_head.weight=q4", "lm_head.weight="])
@@ -96,12 +96,12 @@ def test_a_rule_that_cannot_be_read_is_an_error(text):
 
 
 def test_a_group_that_does_not_divide_names_the_tensors():
-    error = refused(quantised.BUILTIN, group=128)
+    error = refused(quantised.PROTO, group=128)
     assert error.code == "CRT-1203"
     # experts and shared experts of width 64 in four layers
     assert "rows of 8 tensors" in error.evidence
     assert f"{LAYER}mlp.experts.down_proj has K=64" in error.evidence
-    chosen = formats(quantised.BUILTIN, group=128, keep=["*down_proj*=q8"])
+    chosen = formats(quantised.PROTO, group=128, keep=["*down_proj*=q8"])
     assert chosen[f"{LAYER}mlp.experts.down_proj"] == "q8"
 
 
@@ -116,7 +116,7 @@ def test_experts_of_one_layer_cannot_differ(tmp_path):
 
 
 def test_a_quantised_checkpoint_is_not_quantised_again(tmp_path):
-    quantised.make(quantised.BUILTIN, tmp_path / "q8", "q8")
+    quantised.make(quantised.PROTO, tmp_path / "q8", "q8")
     error = refused(tmp_path / "q8")
     assert error.code == "CRT-1200"
     assert "model.embed_tokens.weight" in error.evidence
@@ -124,7 +124,7 @@ def test_a_quantised_checkpoint_is_not_quantised_again(tmp_path):
 
 def test_q8_has_groups_of_32_only(tmp_path):
     with pytest.raises(BadInput) as caught:
-        quantised.make(quantised.BUILTIN, tmp_path / "out", "q8", 64)
+        quantised.make(quantised.PROTO, tmp_path / "out", "q8", 64)
     assert caught.value.code == "CRT-1205"
 
 

@@ -42,7 +42,7 @@ def refused(source, target, **options):
 def whole(tmp_path_factory):
     """Return the files of the built-in model in q4, in several shards."""
     folder = tmp_path_factory.mktemp("whole") / "out"
-    quantised.make(quantised.BUILTIN, folder, shard_bytes=SHARD)
+    quantised.make(quantised.PROTO, folder, shard_bytes=SHARD)
     return files(folder)
 
 
@@ -53,15 +53,15 @@ def test_the_result_is_a_folder_with_an_index_and_the_small_files(whole):
     assert shards[-1] == f"model-{len(shards):05}-of-{len(shards):05}.safetensors"
     assert sorted(set(index["weight_map"].values())) == shards
     for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-        assert whole[name] == (quantised.BUILTIN / name).read_bytes()
+        assert whole[name] == (quantised.PROTO / name).read_bytes()
     assert not [name for name in whole if name.endswith(".part") or name == "plan.json"]
 
 
 def test_config_says_all_but_how_the_weights_were_stored(tmp_path):
-    config = json.loads((quantised.BUILTIN / "config.json").read_text())
+    config = json.loads((quantised.PROTO / "config.json").read_text())
     nested = {"model_type": "clover_moe", "torch_dtype": "bfloat16", "text_config": config}
     source = tmp_path / "in"
-    shutil.copytree(quantised.BUILTIN, source)
+    shutil.copytree(quantised.PROTO, source)
     (source / "config.json").write_text(json.dumps(nested))
     quantised.make(source, tmp_path / "out")
     made = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -105,9 +105,9 @@ def test_parts_that_are_not_run_are_left_out_and_counted(tmp_path):
 
 
 def test_a_dry_run_gives_the_sizes_of_the_result_and_writes_nothing(tmp_path):
-    found = quantised.make(quantised.BUILTIN, tmp_path / "out", dry_run=True)
+    found = quantised.make(quantised.PROTO, tmp_path / "out", dry_run=True)
     assert not list(tmp_path.iterdir())
-    quantised.make(quantised.BUILTIN, tmp_path / "out")
+    quantised.make(quantised.PROTO, tmp_path / "out")
     stored = quantised.read(tmp_path / "out")
     assert found["bytes_after"] == sum(value.nbytes for value in stored.values())
     assert found["bytes_before"] == sum(v.nbytes for v in quantised.tensors().values())
@@ -117,7 +117,7 @@ def test_a_dry_run_gives_the_sizes_of_the_result_and_writes_nothing(tmp_path):
 def test_progress_counts_every_byte_of_the_source(tmp_path):
     told = []
     quantised.make(
-        quantised.BUILTIN,
+        quantised.PROTO,
         tmp_path / "out",
         check=True,
         on_progress=lambda done, total, what: told.append((what, done, total)),
@@ -142,7 +142,7 @@ def run(target: Path, kill_at: int, ticks: multiprocessing.Value) -> None:
 
     sys.addaudithook(lambda event, _: tick() if event in EVENTS else None)
     quantised.make(
-        quantised.BUILTIN,
+        quantised.PROTO,
         target,
         shard_bytes=SHARD,
         check=True,
@@ -170,7 +170,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_files(tmp_path, whole):
         target = tmp_path / f"killed-{moment}" / "out"
         target.parent.mkdir()
         assert in_child(target, moment)[0] == -signal.SIGKILL
-        quantised.make(quantised.BUILTIN, target, shard_bytes=SHARD, resume=True)
+        quantised.make(quantised.PROTO, target, shard_bytes=SHARD, resume=True)
         assert files(target) == whole
         assert [p.name for p in target.parent.iterdir()] == ["out"]
 
@@ -182,7 +182,7 @@ def test_a_resume_does_not_write_finished_files_again(tmp_path, whole):
     held = tmp_path / "out.partial" / "checkpoint"
     before = {p.name: p.stat().st_ino for p in held.glob("*.safetensors")}
     assert before
-    quantised.make(quantised.BUILTIN, target, shard_bytes=SHARD, resume=True)
+    quantised.make(quantised.PROTO, target, shard_bytes=SHARD, resume=True)
     after = {p.name: p.stat().st_ino for p in target.glob("*.safetensors")}
     assert before.items() <= after.items()
 
@@ -200,7 +200,7 @@ def leftover(tmp_path):
 def test_a_leftover_is_reported_and_left_alone(leftover):
     held = leftover.with_name("out.partial") / "checkpoint"
     before = files(held)
-    error = refused(quantised.BUILTIN, leftover, shard_bytes=SHARD)
+    error = refused(quantised.PROTO, leftover, shard_bytes=SHARD)
     assert error.code == "CRT-1211"
     assert "out.partial" in error.evidence
     assert "--resume" in error.fix
@@ -217,14 +217,14 @@ def test_a_leftover_is_reported_and_left_alone(leftover):
     ids=["format", "keep", "shards"],
 )
 def test_a_leftover_of_other_settings_is_refused(leftover, options, field):
-    error = refused(quantised.BUILTIN, leftover, **{"shard_bytes": SHARD, "resume": True} | options)
+    error = refused(quantised.PROTO, leftover, **{"shard_bytes": SHARD, "resume": True} | options)
     assert error.code == "CRT-1212"
     assert field in error.evidence
 
 
 def test_a_leftover_of_another_source_is_refused(leftover, tmp_path):
     source = tmp_path / "in"
-    shutil.copytree(quantised.BUILTIN, source)
+    shutil.copytree(quantised.PROTO, source)
     os.utime(source / "model.safetensors", ns=(1, 1))
     error = refused(source, leftover, shard_bytes=SHARD, resume=True)
     assert (error.code, "source of its plan" in error.evidence) == ("CRT-1212", True)
@@ -232,7 +232,7 @@ def test_a_leftover_of_another_source_is_refused(leftover, tmp_path):
 
 def test_a_folder_that_is_no_leftover_is_not_taken_up(tmp_path):
     (tmp_path / "out.partial" / "checkpoint").mkdir(parents=True)
-    error = refused(quantised.BUILTIN, tmp_path / "out", resume=True)
+    error = refused(quantised.PROTO, tmp_path / "out", resume=True)
     assert (error.code, "plan.json" in error.evidence) == ("CRT-1212", True)
 
 
@@ -249,21 +249,21 @@ def test_a_target_that_exists_is_left_alone(tmp_path, kind, resume):
         target.write_text("x")
     else:
         target.symlink_to("nowhere")
-    error = refused(quantised.BUILTIN, target, resume=resume)
+    error = refused(quantised.PROTO, target, resume=resume)
     assert (error.code, str(target) in error.evidence) == ("CRT-1210", True)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def test_too_little_room_is_found_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 1000, 1000))
-    error = refused(quantised.BUILTIN, tmp_path / "out")
+    error = refused(quantised.PROTO, tmp_path / "out")
     assert error.code == "CRT-1213"
     assert "1,000 are free" in error.evidence
     assert not list(tmp_path.iterdir())
 
 
 def test_a_target_in_no_folder_is_refused(tmp_path):
-    error = refused(quantised.BUILTIN, tmp_path / "absent" / "out")
+    error = refused(quantised.PROTO, tmp_path / "absent" / "out")
     assert (error.code, str(tmp_path / "absent") in error.evidence) == ("CRT-1215", True)
 
 
@@ -273,7 +273,7 @@ def test_a_target_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
         raise OSError(30, "Read-only file system", str(self))
 
     monkeypatch.setattr(Path, "mkdir", deny)
-    error = refused(quantised.BUILTIN, tmp_path / "out")
+    error = refused(quantised.PROTO, tmp_path / "out")
     assert error.code == "CRT-1215"
     assert f"{tmp_path / 'out.partial'}: Read-only file system" in error.evidence
 
@@ -289,9 +289,9 @@ def test_a_disk_that_fills_up_is_an_error_and_the_work_stays(tmp_path, monkeypat
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        error = refused(quantised.BUILTIN, tmp_path / "out", shard_bytes=SHARD)
+        error = refused(quantised.PROTO, tmp_path / "out", shard_bytes=SHARD)
     assert (error.code, "No space left" in error.evidence) == ("CRT-1215", True)
-    quantised.make(quantised.BUILTIN, tmp_path / "out", shard_bytes=SHARD, resume=True)
+    quantised.make(quantised.PROTO, tmp_path / "out", shard_bytes=SHARD, resume=True)
     assert files(tmp_path / "out") == whole
 
 
@@ -299,7 +299,7 @@ def test_two_runs_do_not_share_a_target(leftover):
     handle = os.open(leftover.with_name("out.partial"), os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        error = refused(quantised.BUILTIN, leftover, shard_bytes=SHARD, resume=True)
+        error = refused(quantised.PROTO, leftover, shard_bytes=SHARD, resume=True)
     finally:
         os.close(handle)
     assert error.code == "CRT-1214"
@@ -335,7 +335,7 @@ def test_tensors_that_do_not_fit_the_configuration_are_refused(tmp_path):
 
 
 def test_verify_gives_the_errors_that_the_formulas_give(tmp_path):
-    found = quantised.make(quantised.BUILTIN, tmp_path / "out", check=True)["verified"]
+    found = quantised.make(quantised.PROTO, tmp_path / "out", check=True)["verified"]
     stored, values = quantised.read(tmp_path / "out"), quantised.tensors()
     off = {}
     for name, value in values.items():
@@ -372,7 +372,7 @@ def test_verify_finds_a_flipped_bit(tmp_path, monkeypatch, part):
         file.path.write_bytes(blob)
 
     monkeypatch.setattr(work.Work, "finish", damage)
-    error = refused(quantised.BUILTIN, tmp_path / "out", check=True)
+    error = refused(quantised.PROTO, tmp_path / "out", check=True)
     assert error.code == "CRT-1220"
     assert name.removesuffix(".codes").removesuffix(".scale") in error.evidence
     assert not (tmp_path / "out").exists()

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clover_rt import builtin
 from clover_rt.text import Template, Tokenizer
-from tests.golden import checkpoint
+from tests.golden import PROTO, checkpoint
 
 SOURCE = """
 {%- if tools %}
@@ -69,7 +68,7 @@ SOURCE = """
         {{- '\\n</think>\\n\\n' }}
     {%- endif %}
 {%- endif %}"""
-FOLDERS = {"clover-proto": builtin.path(), "clover_tiny": checkpoint("clover_tiny")}
+FOLDERS = {"clover-proto": PROTO, "clover_tiny": checkpoint("clover_tiny")}
 TOKENIZERS = {name: Tokenizer.load(folder) for name, folder in FOLDERS.items()}
 TEMPLATES = {name: Template(SOURCE, t) for name, t in TOKENIZERS.items()}
 ODD = (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import resource
 
+import golden
 import pytest
 
-from clover_rt import builtin
 from clover_rt.errors import BadCheckpoint, BadInput
 from clover_rt.text import Template, Tokenizer
 
-PROTO = Tokenizer.load(builtin.path())
+PROTO = Tokenizer.load(golden.PROTO)
 HELLO = [{"role": "user", "content": "Hello"}]
 MANY = "range(100000)"
 DOUBLE = "{% set ns.x = ns.x ~ ns.x %}"
@@ -157,5 +157,5 @@ def test_what_published_templates_use_still_works():
 
 def test_a_conversation_of_a_thousand_long_turns_is_within_the_budget():
     turns = [{"role": "user", "content": "x" * 5000}] * 1000
-    template = Template.load(builtin.path(), PROTO)
+    template = Template.load(golden.PROTO, PROTO)
     assert template.render(turns).count("<|im_start|>user") == 1000

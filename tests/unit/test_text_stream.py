@@ -8,12 +8,11 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clover_rt import builtin
 from clover_rt.errors import BadInput
 from clover_rt.text import StopStrings, Stream, Tokenizer
 
-TOKENIZER = Tokenizer.load(builtin.path())
-LIBRARY = tokenizers.Tokenizer.from_file(str(builtin.path() / "tokenizer.json"))
+TOKENIZER = Tokenizer.load(golden.PROTO)
+LIBRARY = tokenizers.Tokenizer.from_file(str(golden.PROTO / "tokenizer.json"))
 TINY = Tokenizer.load(golden.checkpoint("clover_tiny"))
 
 texts = st.one_of(

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clover_rt import builtin
 from clover_rt.errors import BadCheckpoint, BadInput
 from clover_rt.text import Template, Tokenizer
 from clover_rt.text.template import PRIVATE
 
-FOLDERS = {"clover_tiny": golden.checkpoint("clover_tiny"), "clover-proto": builtin.path()}
+FOLDERS = {"clover_tiny": golden.checkpoint("clover_tiny"), "clover-proto": golden.PROTO}
 TOKENIZERS = {name: Tokenizer.load(folder) for name, folder in FOLDERS.items()}
 TEMPLATES = {name: Template.load(FOLDERS[name], t) for name, t in TOKENIZERS.items()}
 PROTO = TOKENIZERS["clover-proto"]
@@ -211,7 +210,7 @@ def test_a_template_that_is_not_jinja_is_a_load_error():
 
 
 def test_a_template_file_wins_over_the_configuration(tmp_path):
-    shutil.copy(builtin.path() / "tokenizer_config.json", tmp_path)
+    shutil.copy(golden.PROTO / "tokenizer_config.json", tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}{{ eos_token }}")
     template = Template.load(tmp_path, PROTO)
     assert template.encode([{"role": "user", "content": "a"}]) == [*PROTO.encode("a"), 1020]

@@ -18,7 +18,7 @@ from clover_rt.text import Tokenizer
 FOLDERS = {
     "clover_tiny": golden.checkpoint("clover_tiny"),
     "qwen35moe_tiny": golden.checkpoint("qwen35moe_tiny"),
-    "clover-proto": builtin.path(),
+    "clover-proto": golden.PROTO,
 }
 TOKENIZERS = {name: Tokenizer.load(folder) for name, folder in FOLDERS.items()}
 LIBRARY = {
@@ -140,7 +140,7 @@ def test_a_broken_tokenizer_is_named(tmp_path):
 
 
 def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path):
-    data = json.loads((builtin.path() / "tokenizer.json").read_text())
+    data = json.loads((golden.PROTO / "tokenizer.json").read_text())
     data["decoder"] = {"type": "Fuse"}
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
     with pytest.raises(BadCheckpoint) as caught:
@@ -151,7 +151,7 @@ def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path):
 
 @pytest.mark.parametrize("text", ["[", "[]"], ids=["not JSON", "not an object"])
 def test_a_broken_tokenizer_config_is_named(tmp_path, text):
-    shutil.copy(builtin.path() / "tokenizer.json", tmp_path)
+    shutil.copy(golden.PROTO / "tokenizer.json", tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(text)
     with pytest.raises(BadCheckpoint) as caught:
         Tokenizer.load(tmp_path)
@@ -160,7 +160,7 @@ def test_a_broken_tokenizer_config_is_named(tmp_path, text):
 
 
 def test_a_text_file_that_is_not_utf8_is_named(tmp_path):
-    shutil.copy(builtin.path() / "tokenizer.json", tmp_path)
+    shutil.copy(golden.PROTO / "tokenizer.json", tmp_path)
     (tmp_path / "tokenizer_config.json").write_bytes(b"\xff")
     with pytest.raises(BadCheckpoint) as caught:
         Tokenizer.load(tmp_path)
@@ -171,4 +171,4 @@ def test_an_unknown_builtin_model_lists_the_known_ones():
     with pytest.raises(BadInput) as caught:
         builtin.path("nope")
     assert caught.value.code == "CRT-1014"
-    assert "clover-proto" in caught.value.evidence
+    assert "clover-tiny" in caught.value.evidence

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILTIN = ROOT / "clover_rt" / "builtin" / "clover_proto"
+BUILTIN = ROOT / "clover_rt" / "builtin" / "clover_tiny"
 ARGS = argparse.Namespace(threads=2, repeats=3, depth=8192, precision="exact")
 # a peer that answers with 10 ms for each row, a tenth more a thousand tokens of depth
 PEER = """#!{python}

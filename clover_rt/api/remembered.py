@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from clover_rt.cache import cache_folder, write
 
 
 class Remembered:
@@ -23,7 +22,7 @@ class Remembered:
     def __init__(self, key: Mapping[str, Any], folder: Path | None = None) -> None:
         self.key = dict(key)
         name = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()
-        self.path = (cache_folder() if folder is None else folder) / f"{name}.json"
+        self.path = (cache_folder("first-run") if folder is None else folder) / f"{name}.json"
 
     @property
     def is_there(self) -> bool:
@@ -36,19 +35,4 @@ class Remembered:
 
     def keep(self, found: Mapping[str, Any]) -> None:
         """Write what was found; nothing happens where that is not possible."""
-        name = ""
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.path.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump({"key": self.key, **found}, file, indent=1)
-            os.replace(name, self.path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(name)
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
-    return root / "clover-rt" / "first-run"
+        write(self.path, json.dumps({"key": self.key, **found}, indent=1).encode())

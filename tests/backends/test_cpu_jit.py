@@ -15,6 +15,7 @@ import pytest
 from llvmlite import ir
 
 from clover_rt.backend import Tensor, Usage
+from clover_rt.cache import cache_folder
 from clover_rt.errors import CloverError
 from clover_rt.spec import Format, Precision
 from clover_rt_conformance.harness import call
@@ -238,9 +239,9 @@ def test_without_a_cache_code_is_generated_each_time(tmp_path: Path, kind: str) 
 
 def test_the_cache_lies_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
-    assert build.cache_folder() == Path("/some/where/clover-rt/cpu")
+    assert cache_folder("cpu") == Path("/some/where/clover-rt/cpu")
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert build.cache_folder() == Path.home() / ".cache/clover-rt/cpu"
+    assert cache_folder("cpu") == Path.home() / ".cache/clover-rt/cpu"
 
 
 def test_an_instruction_set_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from clover_rt import builtin
 from clover_rt.api import first_run, load, loading, open_model
 from clover_rt.api.first_run import LIMITS, near_ties, some_layers, some_rows
-from clover_rt.api.remembered import Remembered, cache_folder
+from clover_rt.api.remembered import Remembered
 from clover_rt.backend import DeviceInfo
 from clover_rt.errors import BackendUnavailable
 from clover_rt.plugins import open_device
@@ -223,9 +223,9 @@ def test_a_file_that_was_cut_short_counts_as_none(tmp_path):
 
 def test_the_cache_lies_in_the_users_cache_folder(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
-    assert str(cache_folder()) == "/some/where/clover-rt/first-run"
+    assert str(Remembered({}).path.parent) == "/some/where/clover-rt/first-run"
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert str(cache_folder()).endswith(".cache/clover-rt/first-run")
+    assert str(Remembered({}).path.parent).endswith(".cache/clover-rt/first-run")
 
 
 def test_the_layers_are_the_first_of_each_kind_with_their_own_weights():

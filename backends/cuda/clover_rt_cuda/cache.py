@@ -16,13 +16,15 @@ from pathlib import Path
 
 import triton
 
+from clover_rt.cache import cache_folder
+
 VARIABLE = "TRITON_CACHE_DIR"
 
 
 def use_cache(arch: str) -> Path:
     """Make triton keep what it compiles; return the folder."""
     given = os.environ.get(VARIABLE, "")
-    folder = Path(given) if given else cache_folder() / triton.__version__ / arch
+    folder = Path(given) if given else cache_folder("triton") / triton.__version__ / arch
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -45,9 +47,3 @@ def use_own_folder(error: OSError) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ[VARIABLE] = folder
     return Path(folder)
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
-    return root / "clover-rt" / "triton"

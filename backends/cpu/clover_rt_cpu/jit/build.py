@@ -8,11 +8,8 @@ begins with a hash of the rest. A cache that cannot be read or written is done w
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,10 +17,10 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from clover_rt.cache import cache_folder, read_checked, write_checked
 from clover_rt_cpu.jit.isa import Isa
 
 Emit = Callable[[ir.Module], None]
-DIGEST = hashlib.sha256().digest_size
 
 
 class Library:
@@ -31,7 +28,7 @@ class Library:
 
     def __init__(self, isa: Isa, cache: Path | None = None) -> None:
         self.isa = isa
-        self.cache = cache_folder() if cache is None else cache
+        self.cache = cache_folder("cpu") if cache is None else cache
         self.machine = target_machine(isa)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.machine)
         self._loaded: set[str] = set()
@@ -50,10 +47,10 @@ class Library:
     def _object(self, unit: str, emit: Emit) -> bytes:
         told = (sources(), llvmlite.__version__, self.isa, unit)
         path = self.cache / (hashlib.sha256(repr(told).encode()).hexdigest() + ".o")
-        found = _read(path)
+        found = read_checked(path)
         if found is None:
             found = generate(self.machine, unit, emit)
-            _write(path, found)
+            write_checked(path, found)
         return found
 
 
@@ -100,12 +97,6 @@ def target_machine(isa: Isa) -> llvm.TargetMachine:
     )
 
 
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
-    return root / "clover-rt" / "cpu"
-
-
 @lru_cache(maxsize=1)
 def sources() -> str:
     """Return a hash of the files that descriptions are made of."""
@@ -113,26 +104,3 @@ def sources() -> str:
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    sound = hashlib.sha256(data[DIGEST:]).digest() == data[:DIGEST]
-    return data[DIGEST:] if sound else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    name = ""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(data).digest() + data)
-        os.replace(name, path)
-    except OSError:
-        # without a cache the next start generates again
-        with suppress(OSError):
-            os.unlink(name)

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from clover_rt.backend import DeviceInfo
-from clover_rt_rocm.cache import cache_folder, write
+from clover_rt.cache import cache_folder, write
 
 Trial = Callable[[DeviceInfo], str]
 TRIAL_S = 300.0

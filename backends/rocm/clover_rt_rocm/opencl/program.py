@@ -18,11 +18,10 @@ from typing import Any
 import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
+from clover_rt.cache import cache_folder, read_checked, write_checked
 from clover_rt.errors import CompileError
-from clover_rt_rocm.cache import cache_folder, write
 
 SOURCES = Path(__file__).parent / "cl"
-DIGEST = hashlib.sha256().digest_size
 
 
 @cache
@@ -69,7 +68,7 @@ class Programs:
 
     def _program(self, source: str, name: str) -> Any:
         path = None if self._folder is None else self._folder / f"{self._key(source)}.bin"
-        found = None if path is None else _read(path)
+        found = None if path is None else read_checked(path)
         if found is not None:
             with suppress(cl.Error):
                 program = cl.Program(self.context, [self.device], [found])
@@ -84,7 +83,7 @@ class Programs:
                 raise CompileError.of(self.device.name.strip(), name, str(error)) from error
         if path is not None:
             data = program.get_info(cl.program_info.BINARIES)[0]
-            write(path, hashlib.sha256(data).digest() + data)
+            write_checked(path, data)
         return program
 
     def _key(self, source: str) -> str:
@@ -92,12 +91,3 @@ class Programs:
         about = (d.name, d.vendor, d.version, d.driver_version, d.platform.version)
         told = repr((about, self._options, source))
         return hashlib.sha256(told.encode()).hexdigest()
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    sound = hashlib.sha256(data[DIGEST:]).digest() == data[:DIGEST]
-    return data[DIGEST:] if sound else None

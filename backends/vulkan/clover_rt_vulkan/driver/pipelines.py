@@ -7,10 +7,7 @@ and driver; a file begins with a hash of the rest.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +15,9 @@ from typing import Any
 import vulkan
 from vulkan import ffi, lib
 
+from clover_rt.cache import cache_folder, read_checked, write_checked
 from clover_rt_vulkan.driver import Shape
 from clover_rt_vulkan.driver.vk import NULL, call, made, struct
-
-DIGEST = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +48,11 @@ class Pipelines:
         self.device = device
         self.compiled = 0
         name = hashlib.sha256(about.encode()).hexdigest()
-        self.path = (cache_folder() if folder is None else folder) / f"{name}.bin"
+        self.path = (cache_folder("vulkan") if folder is None else folder) / f"{name}.bin"
         self._saved = 0
         self._layouts: dict[Shape, Layout] = {}
         self._made: dict[Any, Pipeline] = {}
-        data = _read(self.path) or b""
+        data = read_checked(self.path) or b""
         raw = ffi.from_buffer(data)
         info = struct(
             "PipelineCacheCreateInfo",
@@ -82,7 +78,7 @@ class Pipelines:
         call("vkGetPipelineCacheData", self.device, self._cache, size, NULL)
         data = ffi.new("char[]", size[0])
         call("vkGetPipelineCacheData", self.device, self._cache, size, data)
-        _write(self.path, bytes(ffi.buffer(data, size[0])))
+        write_checked(self.path, bytes(ffi.buffer(data, size[0])))
 
     def close(self) -> None:
         for pipeline in self._made.values():
@@ -161,32 +157,3 @@ class Pipelines:
         out = ffi.new("VkPipeline*")
         call("vkCreateComputePipelines", self.device, self._cache, 1, info, NULL, out)
         return out[0]
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
-    return root / "clover-rt" / "vulkan"
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    sound = hashlib.sha256(data[DIGEST:]).digest() == data[:DIGEST]
-    return data[DIGEST:] if sound else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    name = ""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(data).digest() + data)
-        os.replace(name, path)
-    except OSError:
-        # without a cache the next start compiles again
-        with suppress(OSError):
-            os.unlink(name)

@@ -11,7 +11,7 @@ from clover_rt.errors import BadInput
 
 SUBJECTS = ("model", "backend", "device", "precision")
 """Settings that may differ: they are what is compared."""
-KINDS = ("preview", "preview_of_masks", "decode", "prefill")
+KINDS = ("preview", "preview_of_masks", "decode", "commit", "commit_preview", "prefill")
 
 
 def read(path: Path) -> dict[str, Any]:

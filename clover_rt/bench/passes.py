@@ -15,7 +15,7 @@ from clover_rt.graph import flatten
 from clover_rt.ops import OPS
 from clover_rt.ops.derived import run_nodes
 from clover_rt.plan import Profile
-from clover_rt.spec import Kind, Pass, Segment, StepParams, Wanted
+from clover_rt.spec import Kind, Pass, Segment, StepParams, TableClass, Wanted
 
 PROMPT = 64
 ROWS = 32
@@ -63,10 +63,11 @@ class Bench:
         return self.length - begin, time.perf_counter() - start
 
     def kinds(self, mask: int | None) -> dict[str, Make]:
-        """Return what makes a pass of each kind that changes no state that matters.
+        """Return what makes a pass of each kind; none of them moves the end of the sequence.
 
-        A preview has 32 distinct seeded tokens and is asked for all rows; where the checkpoint has
-        a mask id, a preview of masks alone stands beside it: its rows choose few experts.
+        A preview has 32 distinct seeded tokens and is asked for all rows. Where the checkpoint has
+        a mask id, a preview of masks alone stands beside it, whose rows choose few experts; and a
+        commit of 32 rows alone, and with the preview of the next block behind it.
         """
         out: dict[str, Make] = {}
         if mask is not None:
@@ -76,7 +77,20 @@ class Bench:
         # a verify of one row is a decode step that leaves the state as it is
         kind = Kind.VERIFY if self.plan.widest_draft else Kind.COMMIT
         out["decode"] = lambda: self.work(kind, self.tokens(1), (0,))
+        if mask is not None:
+            out["commit"] = lambda: self.work(Kind.COMMIT, self.tokens(ROWS), ())
+            if self.plan.accepts(TableClass.COMMIT_PREVIEW):
+                out["commit_preview"] = self._commit_preview
         return out
+
+    def _commit_preview(self) -> Pass:
+        """Return a commit of a block and the preview of the next, scored, in one pass."""
+        wanted = tuple(Wanted(r, r - ROWS + 1) for r in range(ROWS, 2 * ROWS))
+        segments = (
+            Segment(Kind.COMMIT, 0, 0, ROWS, self.length),
+            Segment(Kind.PREVIEW, 0, ROWS, ROWS, self.length + ROWS),
+        )
+        return Pass(segments, self.tokens(2 * ROWS), wanted=wanted)
 
     def timed(self, make: Make, repeats: int) -> dict[str, Any]:
         """Time a pass; count its bytes once, profiled."""

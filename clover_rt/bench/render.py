@@ -9,6 +9,8 @@ NAMES = {
     "preview": "preview, 32 rows",
     "preview_of_masks": "preview, all masks",
     "decode": "decode, 1 row",
+    "commit": "commit, 32 rows",
+    "commit_preview": "commit + preview",
     "prefill": "prefill",
 }
 

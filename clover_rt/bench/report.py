@@ -51,15 +51,15 @@ def report(setting: Setting) -> dict[str, Any]:
     start = time.perf_counter()
     source = open_source(setting.model)
     limit = source.config.context
-    depths = [d for d in sorted(set(setting.depths)) if max(d, PROMPT) + ROWS <= limit]
+    depths = [d for d in sorted(set(setting.depths)) if max(d, PROMPT) + 2 * ROWS <= limit]
     if not depths:
         raise BadInput(
             what=f"no pass of {', '.join(map(str, setting.depths))} tokens was timed",
-            evidence=f"a prompt and a block of {ROWS} rows do not fit: the context is {limit}",
-            fix=f"ask for depths up to {limit - ROWS}",
+            evidence=f"a prompt and two blocks of {ROWS} rows do not fit: the context is {limit}",
+            fix=f"ask for depths up to {limit - 2 * ROWS}",
             code="CRT-1091",
         )
-    deepest = max(depths[-1], PROMPT) + ROWS
+    deepest = max(depths[-1], PROMPT) + 2 * ROWS
     context = min(limit, -(-deepest // PAGE_ROWS) * PAGE_ROWS)
     with load(
         setting.model,

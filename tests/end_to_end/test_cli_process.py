@@ -46,7 +46,7 @@ def test_response_controls_end_what_would_go_on_for_ever(mode):
     asked = [
         "run",
         "--raw",
-        "red" + 11 * " red",
+        60 * "red ",
         "--mode",
         mode,
         "--max-new-tokens",

@@ -40,10 +40,14 @@ def is_arithmetic(s: Sample) -> bool:
 
 
 def is_count(s: Sample) -> bool:
-    a, b, *rest = numbers(s.prompt)
-    step = (rest or [1])[0]
     got = numbers(s.answer)
-    return (got[0], got[-1]) == (a, b) and {abs(y - x) for x, y in pairwise(got)} == {step}
+    first, last, *rest = numbers(s.prompt)
+    if " numbers " in s.prompt and " to " not in s.prompt:
+        is_whole = (len(got), got[0]) == (first, last)
+    else:
+        is_whole = (got[0], got[-1]) == (first, last)
+    step = (rest or [1])[0] * (-1 if "down" in s.prompt or "backwards" in s.prompt else 1)
+    return is_whole and {y - x for x, y in pairwise(got)} == {step}
 
 
 def is_sequence(s: Sample) -> bool:
@@ -90,11 +94,11 @@ def is_echo(s: Sample) -> bool:
 
 def is_range(s: Sample) -> bool:
     items = s.answer.split(", ")
-    if len(items[0]) == 1:
-        found = re.search(r"from (.) to (.)", s.prompt).groups()
-        steps = {ord(y) - ord(x) for x, y in pairwise(items)}
-        return (items[0], items[-1]) == found and steps == {1}
-    return items[0] in s.prompt and len(items) == numbers(s.prompt)[0]
+    if len(items[0]) == 1 and {ord(y) - ord(x) for x, y in pairwise(items)} != {1}:
+        return False
+    if found := re.search(r"from (.) to (.)", s.prompt):
+        return (items[0], items[-1]) == found.groups()
+    return re.search(rf"\b{items[0]}\b", s.prompt) and len(items) == numbers(s.prompt)[0]
 
 
 def is_date(s: Sample) -> bool:

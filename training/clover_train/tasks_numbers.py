@@ -52,28 +52,31 @@ def _count_draw(rng: Random) -> Args:
     fits = (99 - start) // step + 1
     length = min(rng.randint(4, 30), rng.randint(4, 30), fits)
     end = start + step * (length - 1)
-    return (end, start, -step) if rng.random() < 0.3 else (start, end, step)
+    return (end, start, -step) if rng.random() < 0.4 else (start, end, step)
 
 
 def _count_prompts(args: Args) -> list[str]:
     a, b, step = args
+    n = (b - a) // step + 1
+    by = "" if abs(step) == 1 else f" by {abs(step)}"
     if step < 0:
-        by = "" if step == -1 else f" by {-step}"
         return [
             f"Count down from {a} to {b}{by}.",
             f"Count backwards from {a} to {b}{by}.",
-            f"Go down from {a} to {b}{by}.",
             f"count down from {a} to {b}{by}",
+            f"Count {n} numbers down from {a}{by}.",
+            f"Write {n} numbers down from {a}{by}.",
+            f"List {n} numbers going down from {a}{by}.",
         ]
-    by = "" if step == 1 else f" by {step}"
-    steps = "" if step == 1 else f" in steps of {step}"
     return [
         f"Count from {a} to {b}{by}.",
-        f"Count from {a} to {b}{steps}.",
         f"Write the numbers from {a} to {b}{by}.",
-        f"List the numbers from {a} to {b}{steps}.",
-        f"Please count from {a} up to {b}{by}.",
+        f"List the numbers from {a} to {b}{by}.",
         f"count from {a} to {b}{by}",
+        f"Count {n} numbers from {a}{by}.",
+        f"Write {n} numbers from {a}{by}.",
+        f"List {n} numbers starting with {a}{by}.",
+        f"count {n} numbers from {a}{by}",
     ]
 
 
@@ -93,7 +96,7 @@ def _sequence_draw(rng: Random) -> Args:
         return "double", rng.randint(1, 9), 2, min(more, 5)
     step = rng.randint(1, 10)
     first = rng.randint(0, min(50, 99 - step * (more + 2)))
-    if rng.random() < 0.3:
+    if rng.random() < 0.45:
         return "down", first + step * (more + 2), -step, more
     return "up", first, step, more
 
@@ -227,10 +230,10 @@ def _times_thought(args: Args) -> str:
 
 
 KINDS = (
-    Kind("arithmetic", 3.0, _arith_draw, _arith_prompts, _arith_answer, _arith_thought),
-    Kind("count", 2.4, _count_draw, _count_prompts, _count_answer, _count_thought),
-    Kind("sequence", 2.0, _sequence_draw, _sequence_prompts, _sequence_answer, _sequence_thought),
+    Kind("arithmetic", 2.6, _arith_draw, _arith_prompts, _arith_answer, _arith_thought),
+    Kind("count", 3.0, _count_draw, _count_prompts, _count_answer, _count_thought),
+    Kind("sequence", 2.4, _sequence_draw, _sequence_prompts, _sequence_answer, _sequence_thought),
     Kind("sort", 1.9, _sort_draw, _sort_prompts, _sort_answer, _sort_thought),
     Kind("number-words", 0.5, _words_draw, _words_prompts, _words_answer, _words_thought),
-    Kind("times-table", 1.4, _times_draw, _times_prompts, _times_answer, _times_thought),
+    Kind("times-table", 1.0, _times_draw, _times_prompts, _times_answer, _times_thought),
 )

@@ -24,7 +24,7 @@ def _draw(rng: Random, most: int) -> Args:
     columns = ("name", *rng.sample(FIELDS, rng.randint(1, 3)))
     count = min(rng.randint(1, most), rng.randint(1, most))
     rows = []
-    for n in distinct(rng, name, count):
+    for n in distinct(rng, lambda r: name(r, 0.06), count):
         cells = [rng.randint(1, 99) if c == "age" else rng.choice(_VALUES[c]) for c in columns[1:]]
         rows.append((n, *cells))
     return columns, *rows
@@ -107,7 +107,7 @@ def _thought(noun: str):
 
 KINDS = (
     Kind("json", 1.0, lambda r: _draw(r, 3), _json_prompts, _json_answer, _thought("record")),
-    Kind("table", 0.8, lambda r: _draw(r, 3), _table_prompts, _table_answer, _thought("row")),
+    Kind("table", 1.4, lambda r: _draw(r, 3), _table_prompts, _table_answer, _thought("row")),
     Kind(
         "sentences",
         0.9,

@@ -99,8 +99,8 @@ def _echo_thought(args: Args) -> str:
 def _range_draw(rng: Random) -> Args:
     what = rng.choice(("letters", "letters", "days", "months"))
     if what == "letters":
-        low = rng.randint(0, 22)
-        return what, low, rng.randint(low + 2, min(low + 11, 25))
+        low = rng.randint(0, 23)
+        return what, low, rng.randint(3, min(26 - low, 9))
     size = 7 if what == "days" else 12
     return what, rng.randrange(size), rng.randint(2, min(size, 9))
 
@@ -108,28 +108,24 @@ def _range_draw(rng: Random) -> Args:
 def _range_items(args: Args) -> list[str]:
     what, low, n = args
     if what == "letters":
-        return list(LETTERS[low : n + 1])
+        return list(LETTERS[low : low + n])
     names = DAYS if what == "days" else MONTHS
     return [names[(low + i) % len(names)] for i in range(n)]
 
 
 def _range_prompts(args: Args) -> list[str]:
     what, low, n = args
-    if what == "letters":
-        a, b = LETTERS[low], LETTERS[n]
-        return [
-            f"List the letters from {a} to {b}.",
-            f"Write the letters from {a} to {b}.",
-            f"Letters from {a} to {b}",
-            f"Say the alphabet from {a} to {b}.",
-        ]
-    start = (DAYS if what == "days" else MONTHS)[low]
-    return [
+    items = _range_items(args)
+    start = items[0]
+    prompts = [
         f"List {n} {what} starting with {start}.",
         f"Name {n} {what} starting from {start}.",
         f"Write {n} {what} from {start} on.",
         f"Give me {n} {what} starting with {start}.",
     ]
+    if what == "letters":
+        prompts.append(f"List the letters from {start} to {items[-1]}.")
+    return prompts
 
 
 def _range_thought(args: Args) -> str:
@@ -140,7 +136,7 @@ def _range_thought(args: Args) -> str:
 def _date_draw(rng: Random) -> Args:
     form = rng.choice(("iso", "iso", "long", "day", "day", "next"))
     if form == "day":
-        return form, rng.randrange(7), rng.choice((1, 1, -1)) * rng.randint(2, 7)
+        return form, rng.randrange(7), rng.choice((1, 1, -1)) * rng.randint(2, 5)
     month = rng.randint(1, 12)
     day = rng.randint(1, MONTH_DAYS[month - 1])
     if form == "next":
@@ -250,7 +246,7 @@ KINDS = (
     ),
     Kind(
         "range",
-        1.5,
+        1.8,
         _range_draw,
         _range_prompts,
         lambda a: ", ".join(_range_items(a)),

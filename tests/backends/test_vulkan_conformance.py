@@ -7,17 +7,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 import clover_rt_conformance
 from clover_rt.backend import Device
 from clover_rt.cli import main
-from clover_rt.ops import HOT, expert_gemm
+from clover_rt.ops import HOT, OPS, expert_gemm, moe
 from clover_rt.spec import Precision
 from clover_rt_conformance.harness import try_case
 from tests.backends.vulkan_devices import open_vulkan
+
+LAYERS = ("gdn", "attention", "moe")
 
 
 class OnVulkan(clover_rt_conformance.Suite):
@@ -48,6 +50,20 @@ class TestHotOps(OnVulkan):
     )
 
 
+class TestLayerOps(OnVulkan):
+    """Each of them fused: one row, rows of a block, and several sequences."""
+
+    require: ClassVar[tuple[str, ...]] = LAYERS
+    cases: ClassVar[tuple[str, ...]] = (
+        "moe/q4-32/p=0.8/commit1",
+        "moe/bf16/p=0.8/four-sequences",
+        "gdn/q4-32/verify1",
+        "gdn/bf16/commit32+preview32",
+        "attention/q4-32/commit1",
+        "attention/bf16/four-sequences",
+    )
+
+
 class TestRowsIn8Bits(OnVulkan):
     """In `fast` the products of quantised weights round their rows."""
 
@@ -62,6 +78,47 @@ class TestRowsIn8Bits(OnVulkan):
 
 class TestAGoldenRun(OnVulkan):
     cases: ClassVar[tuple[str, ...]] = ("model/clover_tiny/decode/short/release/diffusion_t03",)
+
+
+@pytest.mark.parametrize(
+    "name", ["moe/bf16/p=0.8/preview8", "gdn/bf16/commit1", "attention/bf16/commit8"]
+)
+def test_a_layer_with_weights_in_parts_is_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 40 KiB: experts, and the joined weights of the first products."""
+    device = OnVulkan.open_device()
+    spec = OPS[name.partition("/")[0]]
+    kernel, limit, parts = device.kernels[spec.name], device.max_binding_bytes, []
+    prepare = kernel.prepare
+
+    def prepared_small(*given: Any) -> Any:
+        monkeypatch.setattr(device, "max_binding_bytes", 40 << 10)
+        found = prepare(*given)
+        monkeypatch.setattr(device, "max_binding_bytes", limit)
+        matrices = [*found["projection"].matrices, *found.values()]
+        parts.append(max(len(m.parts) for m in matrices if hasattr(m, "parts")))
+        return found
+
+    monkeypatch.setattr(kernel, "prepare", prepared_small)
+    case = next(c for c in spec.cases() if c.id == name)
+    verdict = try_case(device, spec, case, Precision.EXACT, 0, 2)
+    device.close()
+    assert parts[0] > 1
+    assert [str(problem) for problem in verdict.problems] == []
+
+
+@pytest.mark.parametrize("name", ["q4-32/p=0.8/four-sequences", "bf16/p=1/empty"])
+def test_experts_of_many_rows_are_right_at_few_rows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite's cases have too few rows for lists of tiles."""
+    device = OnVulkan.open_device()
+    from clover_rt_vulkan.kernels import moe as chosen
+
+    monkeypatch.setattr(chosen, "MOST_GROUPED", 0)
+    case = next(c for c in moe.SPEC.cases() if c.id == f"moe/{name}")
+    verdict = try_case(device, moe.SPEC, case, Precision.EXACT, 0, 2)
+    device.close()
+    assert [str(problem) for problem in verdict.problems] == []
 
 
 @pytest.mark.parametrize("name", ["f32/T=33/spread", "q4-32/T=7/one-expert", "f32/T=0/spread"])

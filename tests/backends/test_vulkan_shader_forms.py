@@ -176,12 +176,14 @@ def test_an_experts_hidden_rows_can_be_rounded_too(shaders: Shaders) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "rows", "k", "parts", "fmt", "gates"),
+    ("form", "rows", "k", "parts", "fmt", "other", "gates"),
     [
-        ("few", 3, 192, (37, 20, 16, 9), "bf16", 0),
-        ("many", 33, 256, (65, 33), "q4-64", 0),
-        ("few", 1, 96, (8, 8), "f32", 1),
-        ("many", 40, 60, (7, 9), "f32", 1),
+        ("few", 3, 192, (37, 20, 16, 9), "bf16", None, 0),
+        ("many", 33, 256, (65, 33), "q4-64", None, 0),
+        ("few", 1, 96, (8, 8), "f32", None, 1),
+        ("many", 40, 60, (7, 9), "f32", None, 1),
+        ("few", 2, 128, (5, 5, 33, 20), "bf16", "q4-64", 1),
+        ("many", 33, 128, (5, 5, 33, 70), "f32", "q8", 1),
     ],
 )
 def test_project_is_norm_and_products_and_gates(
@@ -191,38 +193,51 @@ def test_project_is_norm_and_products_and_gates(
     k: int,
     parts: tuple[int, ...],
     fmt: str,
+    other: str | None,
     gates: int,
 ) -> None:
+    """With `other` the last two products have a weight of their own, in that format."""
     rng = np.random.default_rng([rows, k])
     n = sum(parts)
+    own = n if other is None else sum(parts[:2])
     x = (rng.standard_normal((rows, k)) * 3).astype(np.float32)
     norm, bias = (rng.standard_normal(m).astype(np.float32) for m in (k, n))
     rate = -np.exp(rng.standard_normal(n)).astype(np.float32)
-    weight = encode(rng.standard_normal((n, k)).astype(np.float32) * k**-0.5, fmt)
+    values = rng.standard_normal((n, k)).astype(np.float32) * k**-0.5
+    weight, more = (
+        encode(values[:own], fmt),
+        encode(values[own:] if other else values, other or fmt),
+    )
     y = shaders.put(np.full(rows * n, np.nan, np.float32))
     given = {"x": x, "norm": norm, "rate": rate, "bias": bias, "params": table(rows)}
     ends = [*np.cumsum(parts).tolist(), n, n, n]
+    columns, height = tiles(form, rows, own)
     shaders.call(
         f"project_{form}",
-        tiles(form, rows, n),
+        (columns + tiles(form, rows, n - own)[0], height),
         {name: shaders.put(a) for name, a in given.items()}
         | weight_buffers(shaders, "w", weight)
+        | weight_buffers(shaders, "other", more)
         | {"y": y},
         weight_constants("w", fmt, weight)
+        | weight_constants("other", other or fmt, more)
         | rows_of(form)
-        | {"GATES": gates, "RAGGED": int(k % 8 != 0)},
+        | {"GATES": gates, "RAGGED": int(k % 8 != 0), "HAS_OTHER": int(other is not None)},
         K=k,
         N=n,
         end0=ends[0],
         end1=ends[1],
         end2=ends[2],
         first=0,
-        count=n,
+        count=own,
+        other_first=own,
+        other_count=n - own,
         T=rows,
         eps=EPS,
     )
     sizes = np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + EPS)
-    sums = (x / sizes * norm) @ weight.values().astype(np.float64).T
+    stored = weight.values() if other is None else np.vstack([weight.values(), more.values()])
+    sums = (x / sizes * norm) @ stored.astype(np.float64).T
     want = np.split(sums, np.cumsum(parts)[:-1], axis=1)
     if gates:
         want[0] = rate[: parts[0]] * np.logaddexp(0, want[0] + bias[: parts[0]])

@@ -1,4 +1,4 @@
-"""block_memory: a group of work-items for a preview row and a value head."""
+"""block_memory: a group of work-items for eight preview rows and a value head."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from clover_rt_vulkan.kernel import ITEMS, VulkanKernel, up
 from clover_rt_vulkan.weights import vectors
 
 MOST_COLUMNS = 8
+# rows that share a reading of the memory
+ROWS = 8
 
 
 class BlockMemory(VulkanKernel):
@@ -20,9 +22,7 @@ class BlockMemory(VulkanKernel):
         return True
 
     def supports(self, sig: Signature) -> str:
-        if sig["V"] > MOST_COLUMNS * ITEMS:
-            return f"V={sig['V']} exceeds {MOST_COLUMNS * ITEMS}, the columns of a group"
-        return super().supports(sig) or self.too_shared(4 * sig["K"] + 512, "columns of a key")
+        return too_wide_value(self, sig) or super().supports(sig)
 
     def prepare(self, sig: Signature, weights: Mapping[str, HostWeight]) -> Prepared:
         return vectors(self.device, weights)
@@ -37,9 +37,24 @@ class BlockMemory(VulkanKernel):
         mixed = self.dispatch(
             sig,
             "block_memory",
-            (sig["H"], sig["T"]),
-            {**operands, **prepared},
-            {"KEY": sig["K"], "COLUMNS": up(sig["V"], ITEMS)},
+            (sig["H"], up(sig["T"], ROWS)),
+            # o is not gated, and what would gate it is not read
+            {
+                "z": operands["g"],
+                "norm": operands["g"],
+                "sizes": operands["o"],
+                **operands,
+                **prepared,
+            },
+            {"KEY": sig["K"], "COLUMNS": up(sig["V"], ITEMS), "GATED": 0, "ROWS": ROWS},
+            splits=0,
             **{axis: sig[axis] for axis in ("G", "H", "V")},
         )
         return Launches(self.device, [mixed])
+
+
+def too_wide_value(kernel: VulkanKernel, sig: Signature) -> str:
+    """Return "" where a group of work-items holds a head's columns, else a refusal."""
+    if sig["V"] > MOST_COLUMNS * ITEMS:
+        return f"V={sig['V']} exceeds {MOST_COLUMNS * ITEMS}, the columns of a group"
+    return kernel.too_shared(4 * ROWS * (sig["K"] + 2) + 512, "columns of a key")

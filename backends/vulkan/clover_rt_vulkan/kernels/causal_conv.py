@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature, TableClass
-from clover_rt_vulkan.device import Launches
+from clover_rt_vulkan.device import Launches, VulkanBuffer
+from clover_rt_vulkan.driver import Dispatch
 from clover_rt_vulkan.kernel import ITEMS, VulkanKernel, segments_of, up
 from clover_rt_vulkan.weights import vectors
 
@@ -32,21 +33,35 @@ class CausalConv(VulkanKernel):
         prepared: Prepared,
         scratch: Tensor | None,
     ) -> Step:
-        channels, taps = sig["C"], sig["J"]
-        groups = up(channels, ITEMS)
-        rows = self.dispatch(
-            sig,
-            "causal_conv",
-            (groups, sig["T"]),
-            {"right": prepared["taps"], **operands, **prepared},
-            {"HAS_RIGHT": int("right" in prepared)},
-            C=channels,
-            J=taps,
-            Q=sig["Q"],
-        )
+        rows = conv_rows(self, sig, operands, prepared)
         if sig.table in (TableClass.PREVIEW, TableClass.VERIFY):
             return Launches(self.device, [rows])
         buffers = {name: operands[name] for name in ("params", "u", "ring")}
-        grid = (groups, segments_of(sig))
-        ring = self.dispatch(sig, "keep_ring", grid, buffers, C=channels, J=taps)
+        grid = (up(sig["C"], ITEMS), segments_of(sig))
+        ring = self.dispatch(sig, "keep_ring", grid, buffers, C=sig["C"], J=sig["J"])
         return Launches(self.device, [rows, ring])
+
+
+def conv_rows(
+    kernel: VulkanKernel,
+    sig: Signature,
+    operands: Mapping[str, Tensor],
+    taps: Mapping[str, VulkanBuffer],
+    **starts: int,
+) -> Dispatch:
+    """Return the dispatch that convolves rows; it leaves the rings as they are.
+
+    starts  the words that operands start at in their tensors, by the names of the shader
+    """
+    names = ("params", "u", "ring", "tape_u", "y")
+    return kernel.dispatch(
+        sig,
+        "causal_conv",
+        (up(sig["C"], ITEMS), sig["T"]),
+        {**{name: operands[name] for name in names}, "right": taps["taps"], **taps},
+        {"HAS_RIGHT": int("right" in taps)},
+        C=sig["C"],
+        J=sig["J"],
+        Q=sig["Q"],
+        **starts,
+    )

@@ -8,7 +8,7 @@ import numpy as np
 
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
-from clover_rt_vulkan.device import Launches
+from clover_rt_vulkan.device import Launches, VulkanBuffer, VulkanDevice
 from clover_rt_vulkan.kernel import ITEMS, VulkanKernel, up
 from clover_rt_vulkan.weights import vector
 
@@ -20,12 +20,7 @@ class GdnGates(VulkanKernel):
         return True
 
     def prepare(self, sig: Signature, weights: Mapping[str, HostWeight]) -> Prepared:
-        log_rate, bias = weights["A_log"], weights["dt_bias"]
-        rate = -np.exp(log_rate.whole().values())
-        return {
-            "rate": vector(self.device, rate, log_rate.name),
-            "bias": vector(self.device, bias.whole().values(), bias.name),
-        }
+        return decay_of(self.device, weights)
 
     def bind(
         self,
@@ -37,3 +32,13 @@ class GdnGates(VulkanKernel):
         grid = (up(sig["H"], ITEMS), sig["T"])
         gates = self.dispatch(sig, "gdn_gates", grid, {**operands, **prepared}, H=sig["H"])
         return Launches(self.device, [gates])
+
+
+def decay_of(device: VulkanDevice, weights: Mapping[str, HostWeight]) -> dict[str, VulkanBuffer]:
+    """Return rate and bias of the decays, from float64 on the host."""
+    log_rate, bias = weights["A_log"], weights["dt_bias"]
+    rate = -np.exp(log_rate.whole().values())
+    return {
+        "rate": vector(device, rate, log_rate.name),
+        "bias": vector(device, bias.whole().values(), bias.name),
+    }

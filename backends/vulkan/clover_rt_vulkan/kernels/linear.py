@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
 from clover_rt_vulkan.device import Launches
-from clover_rt_vulkan.kernel import up
+from clover_rt_vulkan.driver import Dispatch
+from clover_rt_vulkan.kernel import VulkanKernel, up
 from clover_rt_vulkan.products import Product, form_of, rounded
-from clover_rt_vulkan.weights import matrices
+from clover_rt_vulkan.weights import Matrix, matrices
 
 
 class Linear(Product):
@@ -30,27 +31,44 @@ class Linear(Product):
         prepared: Prepared,
         scratch: Tensor | None,
     ) -> Step:
-        form = form_of(sig["T"])
-        given = {"residual": operands["x"], **operands}
-        chosen = {"HAS_RESIDUAL": int(sig.has("residual")), **form.constants}
-        launches, shader = [], f"linear_{form.suffix}"
+        rows, suffix = dict(operands), ""
+        launches = []
         if self.is_rounded(sig):
             room = {**operands, **self.room(sig, scratch)}
             launches.append(self.round_rows(sig, room, "x", sig["K"]))
-            given |= rounded(room, "x")
-            shader += "_int8"
-        launches += [
-            self.dispatch(
-                sig,
-                shader,
-                (up(part.count, form.columns), up(sig["T"], form.rows)),
-                given | prepared.buffers("w", part),
-                chosen | prepared.constants("w"),
-                K=sig["K"],
-                N=sig["N"],
-                first=part.first,
-                count=part.count,
-            )
-            for part in prepared.parts
-        ]
+            rows |= rounded(room, "x")
+            suffix = "_int8"
+        launches += product(self, sig, rows, prepared, sig["K"], sig["N"], suffix)
         return Launches(self.device, launches)
+
+
+def product(
+    kernel: VulkanKernel,
+    sig: Signature,
+    rows: Mapping[str, Tensor],
+    weight: Matrix,
+    width: int,
+    columns: int,
+    suffix: str = "",
+) -> list[Dispatch]:
+    """Return the dispatches of rows times a weight [columns, width], one for each of its parts.
+
+    rows    params, x and y, and a residual if there is one
+    suffix  of the shader's form
+    """
+    form = form_of(sig["T"])
+    chosen = {"HAS_RESIDUAL": int("residual" in rows), **form.constants}
+    return [
+        kernel.dispatch(
+            sig,
+            f"linear_{form.suffix}{suffix}",
+            (up(part.count, form.columns), up(sig["T"], form.rows)),
+            {"residual": rows["x"], **rows, **weight.buffers("w", part)},
+            chosen | weight.constants("w"),
+            K=width,
+            N=columns,
+            first=part.first,
+            count=part.count,
+        )
+        for part in weight.parts
+    ]

@@ -6,17 +6,19 @@
 //
 // Keys go in tiles of ITEMS, one an item; an item has COLUMNS columns of the result. The softmax is
 // rescaled from tile to tile, in float32, by a team of ITEMS / VECTORS items a vector. With one
-// split the result goes to y, else to `parts` (K numbers, peak, total), which merge_splits adds up.
+// split the result goes to y, times the sigmoid of `gate` if there is one, else to `parts` (K numbers,
+// peak, total), which merge_splits adds up.
 // Local memory: README.md.
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint KEY = 256;
 layout(constant_id = 2) const uint COLUMNS = 2;
 layout(constant_id = 3) const uint VECTORS = 16;
 layout(constant_id = 4) const uint KV_BF16 = 0;
+layout(constant_id = 5) const uint HAS_GATE = 1;
 layout(push_constant) uniform Push
 {
-    uint params_at, q_at, k_at, v_at, page_table_at, k_pool_at, v_pool_at, y_at, parts_at, segments,
-        row_segment, G, each, slot_pages, rows_each, heads_each, splits;
+    uint params_at, q_at, k_at, v_at, page_table_at, k_pool_at, v_pool_at, gate_at, y_at, parts_at,
+        segments, row_segment, G, each, slot_pages, rows_each, heads_each, splits;
 };
 READS(0, uint, params)
 READS(1, float, q)
@@ -27,8 +29,9 @@ READS(4, uint, page_table)
 READS(5, uint, k_pool)
 READS_QUADS(5, uvec4, k_pool)
 READS(6, uint, v_pool)
-WRITES(7, float, y)
-WRITES(8, float, parts)
+READS(7, float, gate)
+WRITES(8, float, y)
+WRITES(9, float, parts)
 #include "table.glsl"
 #include "segment.glsl"
 #include "pages.glsl"
@@ -214,10 +217,14 @@ void main()
                 [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
                     uint column = LID + ITEMS * c;
                     if (column < KEY) {
-                        if (splits == 1u)
-                            y[y_at + vector * KEY + column] = mixed[m * COLUMNS + c] / totals[m];
+                        float found = mixed[m * COLUMNS + c];
+                        uint to = vector * KEY + column;
+                        if (splits > 1u)
+                            parts[part + column] = found;
+                        else if (HAS_GATE != 0u)
+                            y[y_at + to] = found / totals[m] * sigmoid(gate[gate_at + to]);
                         else
-                            parts[part + column] = mixed[m * COLUMNS + c];
+                            y[y_at + to] = found / totals[m];
                     }
                 }
                 if (splits > 1u && LID == 0u) {

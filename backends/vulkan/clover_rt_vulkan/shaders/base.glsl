@@ -29,9 +29,11 @@
         type name##_quads[];                                                                       \
     };
 
-// where the scales of rows of INT8 start, among the push constants
-#ifdef INT8
+// where the scales of rows of INT8, or the sizes of SIZED ones, start, among the push constants
+#if defined(INT8)
 #define SCALES_AT x_scales_at,
+#elif defined(SIZED)
+#define SCALES_AT sizes_at,
 #else
 #define SCALES_AT
 #endif

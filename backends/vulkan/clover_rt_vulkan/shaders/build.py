@@ -38,6 +38,12 @@ WITH_INT8 = (
     *("linear_few", "linear_many", "hidden_few", "hidden_many", "down_few", "down_many"),
     *("picks_few", "picks_many"),
 )
+# forms of a source that layer ops take, with the definition that makes them
+FUSED = {
+    "gdn_scan": ("block_scan", "GATED"),
+    "heads_few": ("linear_few", "SIZED"),
+    "heads_many": ("linear_many", "SIZED"),
+}
 MAX_PUSH_BYTES = 128
 MAX_BUFFERS = 16
 ITEMS = "ITEMS"
@@ -96,6 +102,7 @@ def jobs() -> dict[str, tuple[str, dict[str, int]]]:
     found: dict[str, tuple[str, dict[str, int]]] = {}
     found |= {path.stem: (path.stem, {}) for path in SHADERS.glob("*.comp")}
     found |= {f"{name}_int8": (name, {"INT8": 1}) for name in WITH_INT8}
+    found |= {name: (source, {define: 1}) for name, (source, define) in FUSED.items()}
     return dict(sorted(found.items()))
 
 

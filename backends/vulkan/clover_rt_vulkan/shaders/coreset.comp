@@ -18,8 +18,7 @@ WRITES(2, uint, allowed)
 #include "reduce.glsl"
 #include "table.glsl"
 #include "segment.glsl"
-shared float sorted[EXPERTS];
-shared uint kept;
+#include "cut.glsl"
 
 void main()
 {
@@ -35,17 +34,7 @@ void main()
                 keys[e] = key_of(mass);
                 own += mass;
             }
-            float total = sum_of_items(own);
-            for (uint e = LID; e < E; e += ITEMS)
-                sorted[rank_of(E, e)] = number_of(keys[e]) / total;
-            barrier();
-            if (LID == 0u) {
-                float before = 0.0;
-                kept = 0u;
-                while (kept < E && (kept == 0u || before < top_p))
-                    before += sorted[kept++];
-            }
-            barrier();
+            cut(own);
         }
         // a byte belongs to one item, its word to several
         for (uint e = LID; e < E; e += ITEMS) {

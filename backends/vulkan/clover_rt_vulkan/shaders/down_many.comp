@@ -39,9 +39,9 @@ void main()
     vec4 sums[4] = NO_SUMS;
     for (uint k = 0u; k < F; k += DEPTH) {
         stage_rows(start, k, F);
-        stage_down(row, last, k, F);
+        stage_down(0u, row, last, k, F);
         barrier();
-        add_down(sums);
+        add_tile(0u, sums);
         barrier();
     }
     [[unroll]] for (uint i = 0u; i < 4u; i++) {

@@ -43,6 +43,13 @@ float[SUMS] JOIN(few_, NAME)(uint row, uint last, uint width, uint starts[ROWS])
                     parts[4u * m + c] = add_eight(parts[4u * m + c], xs[m], w);
             }
         }
+#ifdef SIZED
+        [[unroll]] for (uint m = 0u; m < ROWS; m++) {
+            float factor = factor_of(starts[m], k);
+            [[unroll]] for (uint c = 0u; c < 4u; c++)
+                parts[4u * m + c] *= factor;
+        }
+#endif
         [[unroll]] for (uint i = 0u; i < 4u * ROWS; i++)
             sums[i] = fma(parts[i], blocks[i % 4u].scale, sums[i]);
 #undef OWN_SQUARES

@@ -21,6 +21,7 @@ READS(2, uint, order)
 #define CONSTANT 3
 #include "weight.glsl"
 #include "rows.glsl"
+#define TILES 2u
 #include "many.glsl"
 #include "many_of.glsl"
 #undef NAME
@@ -47,11 +48,11 @@ void main()
     vec4 g[4] = NO_SUMS, u[4] = NO_SUMS;
     for (uint k = 0u; k < D; k += DEPTH) {
         stage_rows(start, k, D);
-        stage_gate(row, last, k, D);
-        stage_up(row, last, k, D);
+        stage_gate(0u, row, last, k, D);
+        stage_up(1u, row, last, k, D);
         barrier();
-        add_gate(g);
-        add_up(u);
+        add_tile(0u, g);
+        add_tile(1u, u);
         barrier();
     }
     [[unroll]] for (uint i = 0u; i < 4u; i++) {

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "base.glsl"
-// keep_ring: the last J - 1 rows of ring and commit into the ring, an item for a channel.
+// keep_ring: the rings of commits, an item for a channel.
 layout(local_size_x = 64, local_size_x_id = 0) in;
 layout(push_constant) uniform Push
 {
@@ -12,6 +12,13 @@ READS(1, float, u)
 WRITES(2, float, ring)
 #include "table.glsl"
 #include "segment.glsl"
+#define RAW u
+
+uint raw_start()
+{
+    return u_at;
+}
+#include "ring.glsl"
 
 void main()
 {
@@ -22,14 +29,6 @@ void main()
         Segment s = segment_at(i);
         if (s.kind != COMMIT || s.rows == 0u)
             continue;
-        uint own = ring_at + s.slot * (J - 1u) * C + channel;
-        // row j comes from a later one, which is not yet overwritten
-        for (uint j = 0u; j < J - 1u; j++) {
-            uint from = j + s.rows;
-            if (from < J - 1u)
-                ring[own + j * C] = ring[own + from * C];
-            else
-                ring[own + j * C] = u[u_at + (s.row0 + from - (J - 1u)) * C + channel];
-        }
+        move_ring(s, channel);
     }
 }

@@ -1,14 +1,22 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "base.glsl"
-// linear: up to 4 rows times a weight, plus a residual. Tiles and sums: few.glsl.
+// linear: up to 4 rows times a weight, plus a residual. Tiles and sums: few.glsl. SIZED (heads_few):
+// the rows are what gdn_scan leaves.
 layout(local_size_x = 64, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint ROWS = 4;
 layout(constant_id = 2) const uint HAS_RESIDUAL = 0;
+#ifdef SIZED
+layout(constant_id = 6) const uint HEAD = 128;
+#endif
 layout(push_constant) uniform Push
 {
     uint params_at, x_at, w_at, w_scale_at, w_zero_at, residual_at, y_at, SCALES_AT K, N, first,
         count;
+#ifdef SIZED
+    uint splits;
+    float eps;
+#endif
 };
 READS(0, uint, params)
 #define NAME w
@@ -21,6 +29,9 @@ WRITES(6, float, y)
 #define FROM x
 #define ROWS_BINDING 1
 #define SCALES_BINDING 7
+#ifdef SIZED
+READS(7, float, sizes)
+#endif
 #include "rows.glsl"
 #include "few.glsl"
 #include "few_of.glsl"

@@ -1,13 +1,21 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "base.glsl"
-// linear: rows times a weight, plus a residual. Tiles and sums: many.glsl.
+// linear: rows times a weight, plus a residual. Tiles and sums: many.glsl. SIZED (heads_many): the
+// rows are what gdn_scan leaves.
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint HAS_RESIDUAL = 0;
+#ifdef SIZED
+layout(constant_id = 6) const uint HEAD = 128;
+#endif
 layout(push_constant) uniform Push
 {
     uint params_at, x_at, w_at, w_scale_at, w_zero_at, residual_at, y_at, SCALES_AT K, N, first,
         count;
+#ifdef SIZED
+    uint splits;
+    float eps;
+#endif
 };
 READS(0, uint, params)
 #define NAME w
@@ -20,6 +28,9 @@ WRITES(6, float, y)
 #define FROM x
 #define ROWS_BINDING 1
 #define SCALES_BINDING 7
+#ifdef SIZED
+READS(7, float, sizes)
+#endif
 #include "rows.glsl"
 #include "many.glsl"
 #include "many_of.glsl"
@@ -35,9 +46,9 @@ void main()
     vec4 sums[4] = NO_SUMS;
     for (uint k = 0u; k < K; k += DEPTH) {
         stage_rows(start, k, K);
-        stage_w(column0, count - 1u, k, K);
+        stage_w(0u, column0, count - 1u, k, K);
         barrier();
-        add_w(sums);
+        add_tile(0u, sums);
         barrier();
     }
     [[unroll]] for (uint i = 0u; i < 4u; i++) {

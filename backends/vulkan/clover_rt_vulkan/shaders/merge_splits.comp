@@ -1,15 +1,17 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "base.glsl"
-// attend: adds up the splits of a query vector, a group a vector.
+// attend: adds up the splits of a query vector, a group a vector, times the sigmoid of its gate.
 layout(local_size_x = 64, local_size_x_id = 0) in;
+layout(constant_id = 1) const uint HAS_GATE = 1;
 layout(push_constant) uniform Push
 {
-    uint params_at, parts_at, y_at, K, splits;
+    uint params_at, parts_at, gate_at, y_at, K, splits;
 };
 READS(0, uint, params)
 READS(1, float, parts)
-WRITES(2, float, y)
+READS(2, float, gate)
+WRITES(3, float, y)
 #include "table.glsl"
 
 void main()
@@ -30,6 +32,7 @@ void main()
             sum = fma(weight, parts[part + column], sum);
             total = fma(weight, parts[part + K + 1u], total);
         }
-        y[y_at + vector * K + column] = sum / total;
+        uint to = vector * K + column;
+        y[y_at + to] = HAS_GATE != 0u ? sum / total * sigmoid(gate[gate_at + to]) : sum / total;
     }
 }

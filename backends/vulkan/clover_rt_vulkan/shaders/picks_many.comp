@@ -43,9 +43,9 @@ void main()
         vec4 sums[4] = NO_SUMS;
         for (uint k = 0u; k < D; k += DEPTH) {
             stage_rows(start, k, D);
-            stage_head(column0 + c, count - 1u, k, D);
+            stage_head(0u, column0 + c, count - 1u, k, D);
             barrier();
-            add_head(sums);
+            add_tile(0u, sums);
             barrier();
         }
         [[unroll]] for (uint i = 0u; i < 4u; i++)

@@ -19,8 +19,7 @@ WRITES(4, float, weights)
 #define KEYS EXPERTS
 #include "rank.glsl"
 #include "table.glsl"
-#define NONE 0xffffffffu
-shared uint chosen[CHOICES];
+#include "route.glsl"
 
 void main()
 {
@@ -34,32 +33,5 @@ void main()
             may = byte_of(allowed[allowed_at + (mask + e) / 4u], mask + e) != 0u;
         keys[e] = may ? key_of(logits[own + e]) : NO_KEY;
     }
-    for (uint r = LID; r < R; r += ITEMS)
-        chosen[r] = NONE;
-    barrier();
-    for (uint e = LID; e < E; e += ITEMS) {
-        if (keys[e] == NO_KEY)
-            continue;
-        uint rank = rank_of(E, e);
-        if (rank < R)
-            chosen[rank] = e;
-    }
-    barrier();
-    for (uint r = LID; r < R; r += ITEMS) {
-        float peak = chosen[0] == NONE ? MINUS_INFINITY : logits[own + chosen[0]];
-        float share = 0.0, total = 0.0;
-        bool has_nan = false;
-        for (uint i = 0u; i < R && chosen[i] != NONE; i++) {
-            float logit = logits[own + chosen[i]];
-            float e = is_minus_infinity(peak) ? 0.0 : exp_of(logit - peak);
-            has_nan = has_nan || is_nan(logit);
-            total += e;
-            share = i == r ? e : share;
-        }
-        float weight = total == 0.0 ? 0.0 : share / total;
-        if (has_nan)
-            weight = A_NAN;
-        ids[ids_at + row * R + r] = int(chosen[r]);
-        weights[weights_at + row * R + r] = chosen[r] == NONE ? 0.0 : weight;
-    }
+    route(row);
 }

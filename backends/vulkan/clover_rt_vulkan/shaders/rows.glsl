@@ -3,6 +3,8 @@
 // Included behind the push constants, with FROM the name of the rows, ROWS_BINDING their buffer's
 // and SCALES_BINDING that of `x_scales`, which holds scale and sum of codes of each block of INT8.
 // NORMED rows are normalised as they are read: by `norm` here, by their own size where sums end.
+// SIZED rows are heads of HEAD columns, a multiple of 32, which are divided by their own sizes:
+// the root of `sizes`, the sum of squares in `splits` parts, over HEAD, plus eps.
 #ifdef INT8
 READS_QUADS(ROWS_BINDING, uvec4, FROM)
 READS(SCALES_BINDING, float, x_scales)
@@ -59,6 +61,18 @@ Eight eight_of_row(uint start, uint k, uint width)
 {
     return Eight(four_of_row(start, k, width), four_of_row(start, k + 4u, width));
 }
+#ifdef SIZED
+
+// what columns k .. k + 31 of a row are multiplied by
+float factor_of(uint start, uint k)
+{
+    uint at = sizes_at + (start - JOIN(FROM, _at) + k) / HEAD * splits;
+    float squares = 0.0;
+    for (uint i = 0u; i < splits; i++)
+        squares += sizes[at + i];
+    return 1.0 / sqrt(squares / float(HEAD) + eps);
+}
+#endif
 #ifdef NORMED
 
 // the same times the norm's weight, with the squares of the row's own numbers added to `squares`

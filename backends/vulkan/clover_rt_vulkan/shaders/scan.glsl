@@ -7,9 +7,12 @@
 // exchanged once a row: what is read out of a row is added up behind the barrier of the next.
 //
 // Needs `column`, and the functions key_number(row, i), query_number(row, i), value_number(row),
-// log_decay(row) and strength(row) of the rows at hand, and put(row, x) for what is read out.
+// log_decay(row) and strength(row) of the rows at hand, and put(row, x) for what is read out;
+// with GATED, end_chunk(first, rows) too.
 // Local memory: 4 KiB and CHUNK (2 CHUNK, WITH_Q) K numbers.
+#ifndef CHUNK
 #define CHUNK 8u
+#endif
 #ifdef WITH_Q
 #define STAGED (2u * CHUNK)
 #else
@@ -150,6 +153,9 @@ void scan_rows(uint rows, uint memory, bool is_kept)
 #ifdef WITH_Q
         if (is_live && PART == 0u)
             put(first + n - 1u, outs_of(n - 1u));
+#endif
+#ifdef GATED
+        end_chunk(first, n);
 #endif
     }
     if (is_kept && is_live)

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from importlib import util
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +15,9 @@ import torch
 
 from clover_rt.errors import OutOfMemory
 from clover_rt.ops import HOT, OPS
+from clover_rt.plugins import choose
 from clover_rt_conformance import Suite
+from clover_rt_cuda import backend
 from clover_rt_cuda.backend import INTERPRET, CudaBackend
 
 ENVIRONMENT = {INTERPRET: "1", "TRITON_INTERPRET": "1"}
@@ -66,6 +70,65 @@ def test_the_interpreter_is_offered_only_where_it_is_asked_for(
     monkeypatch.setenv(INTERPRET, "1")
     (device,) = [d for d in CudaBackend().probe().devices if d.id == "interpreter"]
     assert device.is_software
+
+
+GB = 1 << 30
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return cards(GB...): make torch see cards of these sizes, and the driver tell a version."""
+    monkeypatch.delenv(INTERPRET, raising=False)
+    (tmp_path / "version").write_text("570.86.15\n")
+    monkeypatch.setattr(backend, "DRIVER", tmp_path / "version")
+
+    def see(*sizes: int) -> None:
+        seen = [
+            SimpleNamespace(name=f"GeForce {gb}", major=8, minor=9, total_memory=gb * GB)
+            for gb in sizes
+        ]
+        monkeypatch.setattr(torch.version, "cuda", "12.8")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(seen))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: seen[i])
+
+    return see
+
+
+def test_a_card_is_told_with_its_driver_and_why_it_is_chosen(cards: Any) -> None:
+    cards(24)
+    (card,) = CudaBackend().probe().devices
+    assert card.notes["driver"] == "570.86.15"
+    assert card.notes["chosen"] == "the only NVIDIA card"
+    assert not card.only_by_name
+
+
+def test_the_card_with_the_most_memory_is_chosen_and_the_others_by_their_names(cards: Any) -> None:
+    cards(8, 24, 16)
+    probe = CudaBackend().probe()
+    first = choose("cuda", probe, None)
+    assert (first.id, first.notes["chosen"]) == ("cuda:1", "the NVIDIA card with the most memory")
+    assert {d.id: d.only_by_name for d in probe.devices if d.id != "cuda:1"} == {
+        "cuda:0": "cuda:1 comes first",
+        "cuda:2": "cuda:1 comes first",
+    }
+    named = choose("cuda", probe, "cuda:2")
+    assert named.notes["chosen"] == "by its name; not by itself, since cuda:1 comes first"
+
+
+def test_of_equal_cards_the_first_is_chosen(cards: Any) -> None:
+    cards(24, 24)
+    first = choose("cuda", CudaBackend().probe(), None)
+    assert first.id == "cuda:0"
+    assert first.notes["chosen"] == "the first of 2 NVIDIA cards with the most memory"
+
+
+def test_a_driver_without_a_module_or_a_library_is_told_as_unknown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(backend, "DRIVER", tmp_path / "absent")
+    monkeypatch.setattr(backend, "LIBRARY", str(tmp_path / "libcuda.so.1"))
+    assert backend.driver_version() == "unknown"
 
 
 def test_the_interpreter_is_refused_where_triton_compiles_already() -> None:

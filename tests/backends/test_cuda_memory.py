@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 import ml_dtypes
@@ -247,7 +248,7 @@ SMALL = {
     "confidence_topk": {"D": 128, "vocab": 1024},
 }
 LAYERS = {"gdn": 30, "attention": 10, "moe": 40, "confidence_topk": 1}
-PREFIX = 160
+SHORT, LONG = 160, 4096
 CACHES = ("k_pool", "v_pool")
 
 
@@ -256,10 +257,12 @@ def of_release(op: str, rows: int) -> Signature:
     return next(s for s in hot(rows, "q4-64", FAST, table) if s.op == op)
 
 
-def shrunk(op: str, rows: int) -> Signature:
-    sig = of_release(op, rows)
-    axes = tuple(sorted({**dict(sig.axes), **SMALL[op]}.items()))
-    return replace(sig, axes=axes)
+def shrunk(op: str, rows: int, prefix: int = SHORT) -> Signature:
+    sig, small = of_release(op, rows), dict(SMALL[op])
+    if op == "attention" and prefix > SHORT:
+        pages = prefix // PAGE_ROWS + 1
+        small |= {"P": 2 * prefix, "slot_pages": pages, "pages": pages}
+    return replace(sig, axes=tuple(sorted({**dict(sig.axes), **small}.items())))
 
 
 def random_weights(sig: Signature) -> dict[str, HostWeight]:
@@ -310,14 +313,19 @@ def counting(spans: Mapping[str, torch.Tensor]) -> Iterator[Counter[str]]:
         yield found
 
 
-def count(op: str, rows: int) -> tuple[dict[str, int], int]:
-    """Return the bytes that a pass moves of each operand, and how many experts it uses."""
+def count(op: str, rows: int, prefix: int, arch: str) -> tuple[dict[str, int], int]:
+    """Return the bytes that a pass moves of each operand, and how many experts it uses.
+
+    arch  whose tuning table is used
+    """
     from clover_rt_cuda.kernel import room
     from clover_rt_cuda.kernels import moe
+    from clover_rt_cuda.tuning import Tuning
 
-    sig = shrunk(op, rows)
+    sig = shrunk(op, rows, prefix)
     kind = Kind.COMMIT if rows == 1 else Kind.PREVIEW
-    bound = Bound(sig, commit(1, rows, PREFIX, kind), random_weights(sig))
+    bound = Bound(sig, commit(1, rows, prefix, kind), random_weights(sig))
+    bound.device.tuning = Tuning.of(arch)
     bound.arrays["h"][...] = np.random.default_rng(5).normal(size=bound.arrays["h"].shape)
     spans = {name: t.buffer.data for name, t in bound.tensors.items()}  # type: ignore[attr-defined]
     if bound.scratch is not None:
@@ -338,7 +346,7 @@ def count(op: str, rows: int) -> tuple[dict[str, int], int]:
     return dict(found), experts
 
 
-def least(sig: Signature, rows: int, experts: int) -> dict[str, int]:
+def least(sig: Signature, rows: int, experts: int, prefix: int) -> dict[str, int]:
     """Return the bytes that must be moved of each operand at a signature's sizes."""
     axes = {**dict(sig.axes), "slots": 1, "pages": 1}
     spec, out = OPS[sig.op], {}
@@ -362,13 +370,24 @@ def least(sig: Signature, rows: int, experts: int) -> dict[str, int]:
         elif o.name in ("counts", "suppressed"):
             out[o.name] = size
         elif o.name in CACHES:
-            out[o.name] = size // PAGE_ROWS * (PREFIX + commits)
+            out[o.name] = size // PAGE_ROWS * (prefix + commits)
     return out
 
 
-@pytest.mark.parametrize("rows", [1, 32], ids=["token", "preview"])
+@pytest.fixture(scope="module")
+def counted(interpreted: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `count` on the interpreter, made once for the same arguments."""
+    return cache(partial(interpreted, count))
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx1201"])
+@pytest.mark.parametrize(
+    ("rows", "prefix"),
+    [(1, SHORT), (32, SHORT), pytest.param(32, LONG, marks=pytest.mark.full)],
+    ids=["token", "preview", "preview of a long text"],
+)
 def test_weights_cache_and_state_are_moved_about_once(
-    rows: int, interpreted: Callable[..., Any]
+    rows: int, prefix: int, arch: str, counted: Callable[..., Any]
 ) -> None:
     """Counted at small widths, carried over to the release's, whose grids only have more columns.
 
@@ -377,14 +396,32 @@ def test_weights_cache_and_state_are_moved_about_once(
     """
     moved = needed = 0.0
     for op, layers in LAYERS.items():
-        counted, experts = interpreted(count, op, rows)
-        small, large = (least(sig(op, rows), rows, experts) for sig in (shrunk, of_release))
-        assert set(small) <= set(counted)
+        # only attention looks at the prefix, and only its tiles differ
+        own = (prefix, arch) if op == "attention" else (SHORT, "interpreter")
+        found, experts = counted(op, rows, *own)
+        sigs = (shrunk(op, rows, own[0]), of_release(op, rows))
+        small, large = (least(sig, rows, experts, own[0]) for sig in sigs)
+        assert set(small) <= set(found)
         for name, nbytes in small.items():
-            ratio = counted[name] / nbytes
+            ratio = found[name] / nbytes
             print(f"{rows} {op} {name}: {ratio:.3f} of {large[name]} bytes")
             assert ratio >= (0.0 if name == "ring" else 1.0), name
             moved += layers * ratio * large[name]
             needed += layers * large[name]
     print(f"{rows} rows: {moved:.4g} of {needed:.4g} bytes: {moved / needed:.4f}")
     assert 1 <= moved / needed <= 1.15
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("arch", "times"), [("gfx1201", 1), ("gfx1151", 2), ("sm_90", 2)])
+def test_a_preview_reads_the_cache_of_a_long_text_once_a_tile(
+    arch: str, times: int, counted: Callable[..., Any]
+) -> None:
+    """All queries of a KV head are one tile, or two where one does not fit the registers.
+
+    sm_90 has 65536 for a program, as many as the results of 32 rows of 8 heads alone are.
+    """
+    found, _ = counted("attention", 32, LONG, arch)
+    needed = least(shrunk("attention", 32, LONG), 32, 0, LONG)
+    ratios = [found[name] / needed[name] for name in CACHES]
+    assert all(times <= ratio <= 1.15 * times for ratio in ratios), ratios

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def test_every_kind_of_tile_reaches_the_kernels(folder: Path) -> None:
         "pairs": ({"BN": 32}, "moe", 32, "moe_hidden_rows", 0, 512 // 32),
         "head": ({"BV": 64}, "confidence_topk", 32, "logits_kernel", 1, 248320 // 64),
         # a segment may end in a tile that is not full
-        "attend": ({"BR": 4}, "attention", 32, "attend_kernel", 0, 32 + 32 // 4),
+        "attend": ({"BQ": 32}, "attention", 4, "attend_kernel", 0, 4 + 4 * 8 // 32),
+        "attend_rows": ({"BQ": 64}, "attention", 32, "attend_kernel", 0, 32 + 32 * 8 // 64),
     }
     assert set(tuned) == set(tuning.TILES)
     for kind, (numbers, op, rows, name, axis, programs) in tuned.items():
@@ -100,10 +102,19 @@ def launch_of(op: str, rows: int, name: str) -> Any:
     return next(n for n in launches(of(op, rows)) if n.kernel.__name__ == name)
 
 
-def test_a_tile_of_attention_stays_wide_enough_for_a_product(folder: Path) -> None:
-    write(folder, Recorder().arch, {"attend": [{"set": {"BR": 1}}]})
-    meta = launch_of("attention", 32, "attend_kernel").meta
-    assert meta["BR"] * meta["BH"] >= 16
+@pytest.mark.parametrize(
+    ("rows", "heads", "queries"), [(1, 4, 16), (1, 64, 32), (16, 16, 128)], ids=str
+)
+def test_a_tile_of_attention_has_whole_rows_and_no_more_than_there_are(
+    folder: Path, rows: int, heads: int, queries: int
+) -> None:
+    """A product takes 16 queries at least; a row has half of the heads, since two share keys."""
+    numbers = {kind: [{"set": {"BQ": 256}}] for kind in ("attend", "attend_rows")}
+    write(folder, Recorder().arch, numbers)
+    sig = of("attention", rows)
+    sig = replace(sig, axes=tuple(sorted({**dict(sig.axes), "H": heads}.items())))
+    (meta,) = {n.meta["BQ"] for n in launches(sig) if n.kernel.__name__ == "attend_kernel"}
+    assert meta == queries
 
 
 @pytest.mark.parametrize(
@@ -136,7 +147,7 @@ def test_a_wrong_file_is_refused(folder: Path, content: str, code: str, told: st
         ({"set": {"BN": 512}}, "tiles.rows[0].set.BN"),
         ({"set": {"BN": "64"}}, "tiles.rows[0].set.BN"),
         ({"set": {"BN": True}}, "tiles.rows[0].set.BN"),
-        ({"set": {"num_warps": 32}}, "tiles.rows[0].set.num_warps"),
+        ({"set": {"num_warps": 64}}, "tiles.rows[0].set.num_warps"),
         ({"set": {}, "least_rows": 4}, "tiles.rows[0]"),
         ({"set": {}, "most_rows": 0}, "tiles.rows[0].most_rows"),
         ({"set": {}, "precision": "quick"}, "tiles.rows[0].precision"),

@@ -6,12 +6,15 @@ interpreter on the host. It is for tests: slow, and opened only by name.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 from clover_rt.backend import Backend, Device, DeviceInfo, Probe
 from clover_rt.errors import BackendUnavailable
+from clover_rt_cuda.choice import decide
 
 INTERPRET = "CLOVER_RT_TRITON_INTERPRET"
 TRITON_INTERPRET = "TRITON_INTERPRET"
@@ -22,6 +25,8 @@ INTERPRETER = DeviceInfo(
     is_software=True,
     notes={"environment": f"{TRITON_INTERPRET}=1"},
 )
+DRIVER = Path("/sys/module/nvidia/version")
+LIBRARY = "libcuda.so.1"
 
 
 class CudaBackend(Backend):
@@ -37,10 +42,10 @@ class CudaBackend(Backend):
                 problem=f"{' and '.join(missing)} cannot be imported",
                 fix="install a CUDA build of torch, which brings its triton",
             )
-        if os.environ.get(INTERPRET) == "1":
-            return Probe(devices=(*_cards()[0], INTERPRETER))
         devices, problem, fix = _cards()
-        return Probe(devices, problem, fix)
+        if os.environ.get(INTERPRET) == "1":
+            return Probe(decide((*devices, INTERPRETER)))
+        return Probe(decide(devices), problem, fix)
 
     def open(self, info: DeviceInfo) -> Device:
         if info.id == INTERPRETER.id:
@@ -68,12 +73,26 @@ def _cards() -> tuple[tuple[DeviceInfo, ...], str, str]:
             "arch": f"sm_{card.major}{card.minor}",
             "torch": torch.__version__,
             "cuda": str(torch.version.cuda),
+            "driver": driver_version(),
             "visible devices": os.environ.get("CUDA_VISIBLE_DEVICES", "all"),
         }
         devices.append(
             DeviceInfo(f"cuda:{index}", card.name, "gpu", card.total_memory, notes=notes)
         )
     return tuple(devices), "", ""
+
+
+def driver_version() -> str:
+    """Return the version of the driver's module, or the CUDA it is for where it has none (WSL)."""
+    try:
+        return DRIVER.read_text().strip()
+    except OSError:
+        number = ctypes.c_int()
+    try:
+        ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return "unknown"
+    return f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
 
 
 def interpret() -> None:

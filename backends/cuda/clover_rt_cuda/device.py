@@ -76,7 +76,8 @@ class CudaDevice(Device):
         self.name = info.name
         self.is_interpreted = info.is_software
         self.arch = "interpreter" if self.is_interpreted else info.notes["arch"]
-        self.driver = ", ".join(f"{k} {v}" for k, v in info.notes.items() if k != "arch")
+        about = {k: v for k, v in info.notes.items() if k not in ("arch", "chosen")}
+        self.driver = ", ".join(f"{k} {v}" for k, v in about.items())
         self.torch = torch.device("cpu" if self.is_interpreted else info.id)
         self.launches = 0
         self.prefix = sys.maxsize

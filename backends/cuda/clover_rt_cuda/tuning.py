@@ -25,7 +25,7 @@ from clover_rt.spec import Precision, Signature
 
 FORMAT = 1
 PACKAGED = Path(__file__).parent / "tables"
-COMPILER = {"num_warps": (1, 16), "num_stages": (1, 8)}
+COMPILER = {"num_warps": (1, 32), "num_stages": (1, 8)}
 TILES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     # products of one row: rows and columns of the weight
     "row": {"BN": (16, 256), "BK": (32, 1024)},
@@ -35,8 +35,11 @@ TILES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "pairs": {"BP": (16, 128), "BN": (16, 256), "BK": (32, 256)},
     # the head: wanted rows and ids
     "head": {"BW": (16, 128), "BV": (64, 512), "BK": (32, 256)},
-    # attention: rows, keys, and columns of a key at a time
-    "attend": {"BR": (1, 64), "BN": (16, 128), "BX": (16, 256)},
+    # attention of few rows: queries (rows by query heads of a KV head), keys, and columns of a key
+    # at a time
+    "attend": {"BQ": (16, 256), "BN": (16, 128), "BX": (16, 256)},
+    # attention of previews and of more than 64 rows: the same
+    "attend_rows": {"BQ": (16, 256), "BN": (16, 128), "BX": (16, 256)},
 }
 """The least and the most of each number, by kind of tile; all are powers of two."""
 

@@ -1,10 +1,13 @@
-"""attend: a tile is a few rows by all query heads of one KV head, so that keys are read once.
+"""attend: a tile is rows by all query heads of one KV head, so that keys are read once a tile.
 
-The prefix is split over programs at capacities up to 64 rows; a second launch joins the splits in
-order. Beyond that a program goes over the whole prefix. Keys of the own segment, rounded to the KV
-type, are seen by the first split. Keys come 32 at a time (16 in float32 where a head is wider than
-128); a program holds the K columns of a head's result, up to 256. In bfloat16 a query is the sum of
-two numbers, so that its logits are those of its float32 value to 2^-16.
+A token or a draft has a tile of few rows. A preview, and a pass of more than 64 rows, has one of as
+many rows as a program's registers hold results of: 128 queries of 256 columns in bfloat16, which is
+16 rows of 8 heads, or more by a tuning table. The prefix is split over programs at capacities up to
+64 rows; a second launch joins the splits in order. Beyond that a program goes over the whole
+prefix. Keys of the own segment, rounded to the KV type, are seen by the first split. Keys come 32
+at a time (16 in float32 where a head is wider than 128); a program holds the K columns of a head's
+result, up to 256. In bfloat16 a query is the sum of two numbers, so that its logits are those of
+its float32 value to 2^-16.
 """
 
 from __future__ import annotations
@@ -33,12 +36,14 @@ from clover_rt_cuda.kernel import (
     views,
 )
 from clover_rt_cuda.kernels.kv_append import pool_row
+from clover_rt_cuda.kernels.linear import FEW_ROWS
 from clover_rt_cuda.kernels.tools import (
     PREVIEW,
     ROWS,
     SEGMENT,
     SEGMENTS,
     dot,
+    operand,
     rounded,
     sigmoid,
 )
@@ -47,6 +52,12 @@ from clover_rt_cuda.launch import ByPrefix, CudaStep
 MOST_COLUMNS = 256
 # (capacity of rows, splits of the prefix)
 SPLITS = ((4, 32), (16, 16), (64, 8))
+MANY_SPLITS = 16
+"""Splits of a pass with tiles of many rows: a split then writes about as much as it reads."""
+LEAST_QUERIES, MOST_QUERIES = 16, 256
+RESULTS = 1 << 15
+"""Numbers of a tile's result: half of the registers of a card's multiprocessor."""
+THREAD_RESULTS = 128
 LEAST_SPLIT = 128
 """Places of the prefix that are worth a program of their own; no more are not split at all."""
 
@@ -68,7 +79,7 @@ def logits_of(
         query = tl.load(q + q_rows[:, None] + x[None, :], mask=q_ok[:, None] & inside, other=0)
         query *= scale
         key = tl.load(keys + k_rows[:, None] + x[None, :], mask=k_ok[:, None] & inside, other=0)
-        key = tl.trans(rounded(key.to(tl.float32), KV).to(tl.float32))
+        key = tl.trans(rounded(operand(key), KV))
         out = dot(query, key, out, TYPE)
         if tl.float32 != TYPE:
             out = dot(query - rounded(query, TYPE).to(tl.float32), key, out, TYPE)
@@ -76,15 +87,41 @@ def logits_of(
 
 
 @triton.jit
-def absorb(acc, peak, total, logits, values, TYPE: tl.constexpr):
-    """Return (acc, peak, total) of a running softmax after some more keys."""
+def absorbed(peak, total, logits):
+    """Return (share of each key, what earlier sums shrink to, peak, total) after some more keys."""
     above = tl.maximum(peak, tl.max(logits, 1))
     # a row that has seen nothing yet has no peak to measure from
     base = tl.where(above == float("-inf"), 0.0, above)
     share = tl.exp(logits - base[:, None])
     shrunk = tl.exp(peak - base)
-    total = total * shrunk + tl.sum(share, 1)
-    return dot(share, values, acc * shrunk[:, None], TYPE), above, total
+    return share, shrunk[:, None], above, total * shrunk + tl.sum(share, 1)
+
+
+@triton.jit
+def values_of(v, v_rows, v_ok, K, KV: tl.constexpr, FIRST: tl.constexpr, BV: tl.constexpr):
+    """Return columns FIRST .. FIRST + BV - 1 of values, rounded to KV; rows are offsets."""
+    x = FIRST + tl.arange(0, BV)
+    ok = v_ok[:, None] & (x < K)[None, :]
+    return rounded(operand(tl.load(v + v_rows[:, None] + x[None, :], mask=ok, other=0)), KV)
+
+
+@triton.jit
+def keep(
+    acc, total, gate, y, place, parts, item, live, K,
+    SPLITS: tl.constexpr, FIRST: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """Store columns FIRST .. FIRST + BV - 1 of a result, or of a split's part of it."""
+    x = FIRST + tl.arange(0, BV)
+    mask = live[:, None] & (x < K)[None, :]
+    if SPLITS == 1:
+        out = acc / tl.where(total > 0, total, 1.0)[:, None]
+        if gate is not None:
+            out *= sigmoid(tl.load(gate + place[:, None] + x[None, :], mask=mask, other=0))
+        tl.store(y + place[:, None] + x[None, :], out, mask=mask)
+    else:
+        # a split that saw nothing is not read again
+        some = mask & (total > 0)[:, None]
+        tl.store(parts + item[:, None] * K + x[None, :], acc, mask=some)
 
 
 @triton.jit
@@ -105,9 +142,10 @@ def attend_kernel(
     table, segments, q, k, v, page_table, k_pool, v_pool, gate, y, peaks, totals, parts,
     H, G, K, pages, scale,
     SEGS: tl.constexpr, PAGE: tl.constexpr, TYPE: tl.constexpr, SPLITS: tl.constexpr,
-    BR: tl.constexpr, BH: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BX: tl.constexpr,
+    BQ: tl.constexpr, BH: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BX: tl.constexpr,
 ):  # fmt: skip
-    """gate: None, or numbers [T, H * K] whose sigmoid y is times."""
+    """gate: None, or numbers [T, H * K] whose sigmoid y is times; BQ: rows times BH heads."""
+    BR: tl.constexpr = BQ // BH
     segment, first = segment_of_tile(table, segments, tl.program_id(0), BR, SEGS)
     if segment == SEGS:
         return
@@ -116,55 +154,51 @@ def attend_kernel(
     kind, slot, row0 = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
     rows, position = tl.load(entry + 3), tl.load(entry + 4)
     each, width = H // G, G * K
-    BM: tl.constexpr = BR * BH
-    m = tl.arange(0, BM)
+    # a wide head's result is two, so that one at a time is laid out for its stores
+    WIDE: tl.constexpr = BK > 128
+    BV: tl.constexpr = BK // 2 if WIDE else BK
+    m = tl.arange(0, BQ)
     i, head = first + m // BH, group * each + m % BH
     live = (i < rows) & (m % BH < each)
-    x = tl.arange(0, BK)
     place = ((row0 + i).to(tl.int64) * H + head) * K
-    mask = live[:, None] & (x < K)[None, :]
     KV: tl.constexpr = k_pool.dtype.element_ty
-    acc = tl.zeros((BM, BK), tl.float32)
-    peak = tl.full((BM,), float("-inf"), tl.float32)
-    total = tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BQ, BV), tl.float32)
+    more = tl.zeros((BQ, BV), tl.float32)
+    peak = tl.full((BQ,), float("-inf"), tl.float32)
+    total = tl.zeros((BQ,), tl.float32)
     span = ((position + SPLITS - 1) // SPLITS + BN - 1) // BN * BN
     start = split * span
     stop = tl.minimum(start + span, position)
     for j0 in range(start, stop, BN):
         j = j0 + tl.arange(0, BN)
-        j_ok = j < stop
-        rows_k = pool_row(page_table, slot, j, pages, PAGE, j_ok) * width + group * K
-        source = rows_k[:, None] + x[None, :]
-        ok = j_ok[:, None] & (x < K)[None, :]
-        logits = logits_of(q, place, live, k_pool, rows_k, j_ok, scale, K, TYPE, KV, BM, BN, BX)
-        logits = tl.where(j_ok[None, :], logits, float("-inf"))
-        values = tl.load(v_pool + source, mask=ok, other=0).to(tl.float32)
-        acc, peak, total = absorb(acc, peak, total, logits, values, TYPE)
+        ok = j < stop
+        at = pool_row(page_table, slot, j, pages, PAGE, ok) * width + group * K
+        logits = logits_of(q, place, live, k_pool, at, ok, scale, K, TYPE, KV, BQ, BN, BX)
+        logits = tl.where(ok[None, :], logits, float("-inf"))
+        share, shrunk, peak, total = absorbed(peak, total, logits)
+        acc = dot(share, values_of(v_pool, at, ok, K, KV, 0, BV), acc * shrunk, TYPE)
+        if WIDE:
+            more = dot(share, values_of(v_pool, at, ok, K, KV, BV, BV), more * shrunk, TYPE)
     own = tl.where(kind == PREVIEW, rows, tl.minimum(rows, first + BR))
     own = tl.where(split == 0, own, 0)
     for j0 in range(0, own, BN):
         j = j0 + tl.arange(0, BN)
-        ok = (j < rows)[:, None] & (x < K)[None, :]
-        rows_k = (row0 + j).to(tl.int64) * width + group * K
-        source = rows_k[:, None] + x[None, :]
-        logits = logits_of(q, place, live, k, rows_k, j < rows, scale, K, TYPE, KV, BM, BN, BX)
-        values = rounded(tl.load(v + source, mask=ok, other=0), KV).to(tl.float32)
-        seen = (j < rows)[None, :] & ((kind == PREVIEW) | (j[None, :] <= i[:, None]))
+        ok = j < rows
+        at = (row0 + j).to(tl.int64) * width + group * K
+        logits = logits_of(q, place, live, k, at, ok, scale, K, TYPE, KV, BQ, BN, BX)
+        seen = ok[None, :] & ((kind == PREVIEW) | (j[None, :] <= i[:, None]))
         logits = tl.where(seen, logits, float("-inf"))
-        acc, peak, total = absorb(acc, peak, total, logits, values, TYPE)
-    if SPLITS == 1:
-        out = acc / tl.where(total > 0, total, 1.0)[:, None]
-        if gate is not None:
-            opens = tl.load(gate + place[:, None] + x[None, :], mask=mask, other=0)
-            out *= sigmoid(opens)
-        tl.store(y + place[:, None] + x[None, :], out, mask=mask)
-    else:
-        item = ((row0 + i).to(tl.int64) * H + head) * SPLITS + split
+        share, shrunk, peak, total = absorbed(peak, total, logits)
+        acc = dot(share, values_of(v, at, ok, K, KV, 0, BV), acc * shrunk, TYPE)
+        if WIDE:
+            more = dot(share, values_of(v, at, ok, K, KV, BV, BV), more * shrunk, TYPE)
+    item = ((row0 + i).to(tl.int64) * H + head) * SPLITS + split
+    if SPLITS > 1:
         tl.store(peaks + item, peak, mask=live)
         tl.store(totals + item, total, mask=live)
-        # a split that saw nothing is not read again
-        some = mask & (total > 0)[:, None]
-        tl.store(parts + item[:, None] * K + x[None, :], acc, mask=some)
+    keep(acc, total, gate, y, place, parts, item, live, K, SPLITS, 0, BV)
+    if WIDE:
+        keep(more, total, gate, y, place, parts, item, live, K, SPLITS, BV, BV)
 
 
 @triton.jit
@@ -242,14 +276,17 @@ def attend_steps(
     kept  as `room_of` returns it
     """
     rows, heads, width = sig["T"], sig["H"], sig["K"]
-    splits, tile = splits_of(sig), kernel.tile("attend", sig, attend_tile(sig))
-    tile["BR"] = max(tile["BR"], least_rows(tile["BH"]))
+    splits, own = splits_of(sig), attend_tile(sig)
+    tile = kernel.tile("attend_rows" if has_many_rows(sig) else "attend", sig, own)
 
     def over(splits: int, *parts: torch.Tensor | None) -> CudaStep:
+        # the gate of a whole result takes registers too
+        most = tile["BQ"] if splits > 1 else min(tile["BQ"], RESULTS // tile["BK"] // 2)
+        queries = queries_of(sig, most)
         return kernel.launcher(
             sig,
             attend_kernel,
-            (min(sig.layout.segments, rows) + rows // tile["BR"], sig["G"], splits),
+            (most_tiles(sig, queries), sig["G"], splits),
             table,
             Words.of(sig.layout).segments,
             *operands,
@@ -265,7 +302,7 @@ def attend_steps(
             PAGE=PAGE_ROWS,
             TYPE=dot_type(sig),
             SPLITS=splits,
-            **tile,
+            **tile | {"BQ": queries},
         )
 
     whole = over(1, None, None, None)
@@ -288,29 +325,49 @@ def attend_steps(
 
 
 def attend_tile(sig: Signature) -> dict[str, int]:
-    """Return the tile: rows by query heads of a KV head, 16 queries, or 32 of narrow heads."""
-    heads = block(cdiv(sig["H"], sig["G"]), 1)
+    """Return the tile; few queries are 16, or 32 of narrow heads."""
     columns, is_fast = block(sig["K"]), sig.precision is Precision.FAST
     most = 32 if is_fast and columns <= 128 else 16
-    rows = max(least_rows(heads), min(block(sig["T"], 1), most // heads))
+    if has_many_rows(sig):
+        most = min(MOST_QUERIES, RESULTS // columns)
+    queries = queries_of(sig, most)
     return {
-        "BR": rows,
-        "BH": heads,
+        "BQ": queries,
+        "BH": heads_of(sig),
         "BN": 32 if is_fast or columns <= 128 else 16,
         "BK": columns,
-        "BX": 32 if is_fast else 16,
-        "num_warps": 4 if columns <= 128 else 8,
+        "BX": 32 if is_fast and not has_many_rows(sig) else 16,
+        "num_warps": max(4 if columns <= 128 else 8, queries * columns // (32 * THREAD_RESULTS)),
     }
 
 
-def least_rows(heads: int) -> int:
-    """Return the rows that a tile needs with this many heads: a product takes 16 at least."""
-    return cdiv(16, heads)
+def heads_of(sig: Signature) -> int:
+    """Return the query heads of a KV head that a tile has room for."""
+    return block(cdiv(sig["H"], sig["G"]), 1)
+
+
+def queries_of(sig: Signature, most: int) -> int:
+    """Return the queries of a tile: at most these or the capacity's, but a row, and 16 at least."""
+    heads = heads_of(sig)
+    return max(min(most, block(sig["T"], 1) * heads), heads, LEAST_QUERIES)
+
+
+def most_tiles(sig: Signature, queries: int) -> int:
+    """Return the most tiles that the rows can need: one more a segment than whole tiles."""
+    return int(min(sig.layout.segments, sig["T"]) + sig["T"] * heads_of(sig) // queries)
+
+
+def has_many_rows(sig: Signature) -> bool:
+    """Are segments of many rows what these tables hold? Products then have a matrix unit."""
+    rows, is_fast = sig["T"], sig.precision is Precision.FAST
+    return is_fast and (rows > SPLITS[-1][0] or (rows > FEW_ROWS and sig.table.has_preview))
 
 
 def splits_of(sig: Signature) -> int:
     """Return how many programs share the prefix of a row."""
     most = next((n for rows, n in SPLITS if sig["T"] <= rows), 1)
+    if most > 1 and has_many_rows(sig):
+        most = MANY_SPLITS
     worth = sig["slot_pages"] * PAGE_ROWS // LEAST_SPLIT
     return block(max(1, min(most, worth)), 1)
 

@@ -40,13 +40,25 @@ def softplus(x):
 
 
 @triton.jit
+def operand(x):
+    """Return numbers as they lie in memory for a product: bfloat16 as it is, others in float32.
+
+    Only the interpreter, which cannot multiply it, gets bfloat16 in float32 too.
+    """
+    out = x
+    if INTERPRETED or x.dtype != tl.bfloat16:
+        out = x.to(tl.float32)
+    return out
+
+
+@triton.jit
 def rounded(x, TYPE: tl.constexpr):
-    """Return float32 numbers as TYPE, rounded to nearest even.
+    """Return numbers as TYPE, rounded to nearest even; x is float32, or what `operand` returns.
 
     The interpreter cuts bits off where a card rounds, and multiplies the bits of bfloat16 numbers
     as integers; there they are rounded by hand and stay float32.
     """
-    if tl.float32 == TYPE:
+    if x.dtype == TYPE:
         out = x
     elif INTERPRETED:
         bits = x.to(tl.uint32, bitcast=True)
@@ -65,7 +77,7 @@ def narrowed(x, TYPE: tl.constexpr):
 
 @triton.jit
 def dot(a, b, acc, TYPE: tl.constexpr):
-    """Return acc + a b of float32 tiles [M, K] and [K, N], multiplied in TYPE."""
+    """Return acc + a b of tiles [M, K] and [K, N], rounded to TYPE and multiplied in it."""
     return tl.dot(rounded(a, TYPE), rounded(b, TYPE), acc, input_precision="ieee")
 
 
@@ -98,10 +110,10 @@ def weight_tile(
     codes, scale, rows, rows_ok, k0, K,
     FORMAT: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Return columns k0 .. k0 + BK - 1 of rows [BN] of a weight that is not q4, in float32."""
+    """Return columns k0 .. k0 + BK - 1 of rows [BN] of a weight that is not q4, as an operand."""
     k = k0 + tl.arange(0, BK)
     ok = rows_ok[:, None] & (k < K)[None, :]
-    tile = tl.load(codes + rows[:, None] * K + k[None, :], mask=ok, other=0).to(tl.float32)
+    tile = operand(tl.load(codes + rows[:, None] * K + k[None, :], mask=ok, other=0))
     if FORMAT == "q8":
         tile *= group_tile(scale, rows, rows_ok, k0, K, GROUP, BN, BK, BK)
     return tile
@@ -177,7 +189,7 @@ def add_line(
         acc += even * left[None, :] + odd * right[None, :]
     else:
         other = weight_tile(codes, scale, w_rows, w_ok, k0, K, FORMAT, GROUP, BN, BK)
-        acc += other * tile[None, :]
+        acc += other.to(tl.float32) * tile[None, :]
     return acc
 
 

@@ -1,0 +1,72 @@
+"""Whole golden runs on Triton's interpreter; each is made once for a state of the kernels."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clover_rt_cuda
+from clover_rt_conformance.models.golden import runs
+
+SCRIPT = Path(clover_rt_cuda.__file__).parents[1] / "interpreted_runs.py"
+LANE = runpy.run_path(str(SCRIPT))
+CASES = [
+    pytest.param(b, c, id=LANE["key_of"](b, c)) for b, c in LANE["chosen"](("cuda", "rocm"), "")
+]
+
+
+def test_the_lane_has_every_golden_run_once_and_the_built_in_model() -> None:
+    cases = LANE["cases"]()
+    assert sorted(c.run for c in cases) == sorted([*runs("clover_tiny")["decode"], ""])
+    whole = [c.run for c in cases if c.tokens is None]
+    assert sum(run.endswith("_t03") for run in whole) == 6
+    assert sum(run.endswith("/ar") for run in whole) == 6
+    assert sum(run.startswith("one/") and "self_spec" in run for run in whole) == 4
+
+
+def test_no_result_in_the_table_is_wrong() -> None:
+    """Those of older kernels count too: a run that differed then must not be forgotten."""
+    table = json.loads(LANE["TABLE"].read_text())
+    names = {LANE["key_of"](b, c) for b, c in LANE["chosen"](("cuda", "rocm"), "")}
+    assert table["runs"].keys() <= names
+    assert {name: entry["wrong"] for name, entry in table["runs"].items() if entry["wrong"]} == {}
+
+
+@pytest.fixture
+def lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the lane over a table that is not there yet."""
+    made = runpy.run_path(str(SCRIPT))
+    made["read"].__globals__["TABLE"] = tmp_path / "table.json"
+    return made
+
+
+def test_a_result_is_kept_until_kernels_or_checkpoint_are_others(
+    lane: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = lane["cases"]()[0]
+    table = lane["read"]()
+    assert lane["result"](table, "cuda", case) is None
+    table["runs"][lane["key_of"]("cuda", case)] = entry = {"data": case.data, "wrong": ""}
+    lane["write"](table)
+    assert lane["result"](lane["read"](), "cuda", case) == entry
+    assert lane["result"](lane["read"](), "rocm", case) is None
+    table["runs"][lane["key_of"]("cuda", case)] = {"data": "another checkpoint", "wrong": ""}
+    lane["write"](table)
+    assert lane["result"](lane["read"](), "cuda", case) is None
+    lane["write"](table | {"kernels": "others"})
+    assert lane["read"]()["runs"] == {}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("backend", "case"), CASES)
+def test_a_run_on_the_interpreter_is_the_golden_one(backend: str, case: Any) -> None:
+    """Minutes each; a result in the table is not made again, and a new one is kept there."""
+    command = [sys.executable, str(SCRIPT), "--backend", backend, "--only", case.name]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout + told.stderr

@@ -34,4 +34,4 @@ class Settings:
     """
 
     prefill_chunk: int = 512
-    fuse_commit: bool = False
+    fuse_commit: bool = True

@@ -183,6 +183,7 @@ class Scheduler:
         return (
             self.settings.fuse_commit
             and 2 * plan.block_size <= min(runner.max_rows, runner.layout.rows)
+            and runner.layout.segments >= 2
             and runner.accepts(TableClass.COMMIT_PREVIEW)
         )
 

@@ -182,7 +182,7 @@ def test_counts_equal_what_is_counted_and_the_state_what_is_committed(request, k
 @FEW
 @given(requests(), KEYS, st.sampled_from([1, 7, 32, 64, 0]), st.booleans())
 def test_neither_chunking_nor_fusion_matters(request, key, chunk, fuse):
-    plain = run(request, key)[-1]
+    plain = run(request, key, fuse_commit=False)[-1]
     other = run(request, key, prefill_chunk=chunk, fuse_commit=fuse)[-1]
     assert other.tokens == plain.tokens
 
@@ -267,7 +267,7 @@ def test_banned_ids_are_never_picked():
 def test_fusion_puts_a_commit_before_the_preview_of_the_next_block():
     runner = FakeRunner(1)
     request = Request((3, 4), max_tokens=30)
-    list(engine_of(runner, fuse_commit=True).generate(request))
+    list(engine_of(runner).generate(request))
     fused = [p for p in runner.passes if len(p.segments) == 2]
     assert len(fused) == 3
     for p in fused:
@@ -279,5 +279,5 @@ def test_fusion_puts_a_commit_before_the_preview_of_the_next_block():
 
 def test_a_plan_that_refuses_the_fused_class_gets_two_passes():
     runner = FakeRunner(1, classes=frozenset({TableClass.COMMIT, TableClass.PREVIEW}))
-    list(engine_of(runner, fuse_commit=True).generate(Request((3, 4), max_tokens=30)))
+    list(engine_of(runner).generate(Request((3, 4), max_tokens=30)))
     assert {len(p.segments) for p in runner.passes} == {1}

@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 
 from clover_rt.engine import BlockEvent, Mode, Request, RoundEvent
 from clover_rt.engine.stats import Stats
-from clover_rt.spec import Kind
+from clover_rt.spec import Kind, TableClass
 from tests.unit.engine_fake import FakeRunner, engine_of
 from tests.unit.test_engine_modes import KEYS, of, requests
+
+
+def fused(runner):
+    """Return how many passes commit a block and preview the next."""
+    return sum(p.table is TableClass.COMMIT_PREVIEW for p in runner.passes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -21,7 +26,7 @@ def test_passes_are_those_that_ran_after_the_prompt_but_commits_of_blocks(reques
     stats = events[-1].stats
     # the prompt, of 80 ids at most, is one pass
     decoding = len(runner.passes) - 1
-    assert stats["passes"] == decoding - stats["commits"]
+    assert stats["passes"] == decoding - stats["commits"] + fused(runner)
     assert stats["blocks"] == len(of(events, BlockEvent))
     assert stats["rounds"] == len(of(events, RoundEvent))
     if request.mode is Mode.DIFFUSION:
@@ -45,7 +50,8 @@ def test_a_cancelled_run_counts_every_pass_that_ran(request, key, wait):
             scheduler.step()
     if scheduler.running:
         stats = scheduler.cancel(handle).stats
-        assert stats["passes"] + stats["commits"] == max(0, len(runner.passes) - 1)
+        ran = max(0, len(runner.passes) - 1)
+        assert stats["passes"] + stats["commits"] == ran + fused(runner)
         assert (stats["decode_ms"] > 0) == (len(runner.passes) > 1)
 
 

@@ -61,8 +61,8 @@ def exact_trials() -> Iterator[Trial]:
     for chunk in (1, 7, 32, 64, 512):
         check = partial(_decode, TINY, "long/release/diffusion_t03", Settings(prefill_chunk=chunk))
         yield _trial(f"{TINY}/prefill-chunk={chunk}", ("K-30",), TINY, check)
-    fused = partial(_decode, TINY, "short/release/diffusion_t03", Settings(fuse_commit=True))
-    yield _trial(f"{TINY}/fused-commit", ("K-30",), TINY, fused)
+    apart = partial(_decode, TINY, "short/release/diffusion_t03", Settings(fuse_commit=False))
+    yield _trial(f"{TINY}/separate-commit", ("K-30",), TINY, apart)
     yield _trial(f"{TINY}/three-sequences", ("K-26", "K-35"), TINY, _side_by_side)
     yield _trial(f"{TINY}/snapshot-and-restore", ("K-26",), TINY, _restored)
     yield _trial(f"{TINY}/50-previews", ("K-37",), TINY, _many_previews)

@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 TEST_READY := $(VENV)/.ready-test
 
-.PHONY: help run test full lint docs bench clean
+.PHONY: help run test full kompute lint docs bench clean
 
 help:
 	@echo "make run    set up and generate with the built-in model (PROMPT=...)"
 	@echo "make test   the usual tests, minutes"
-	@echo "make full   every test"
+	@echo "make full   every test but those of kompute"
+	@echo "make kompute  build kp once, and test the Kompute driver"
 	@echo "make lint   format, lint, types, import rules"
 	@echo "make docs   write the pages that are made from the code"
 	@echo "make bench  time the passes of the built-in model"
@@ -33,10 +34,16 @@ run: $(RUN_READY)
 	$(BIN)/clover-rt run "$(PROMPT)"
 
 test: $(TEST_READY)
-	$(BIN)/python -m pytest $(WORKERS) -m "not full"
+	$(BIN)/python -m pytest $(WORKERS) -m "not full and not kompute"
 
 full: $(TEST_READY)
-	$(BIN)/python -m pytest $(WORKERS)
+	$(BIN)/python -m pytest $(WORKERS) -m "not kompute"
+
+# Debian: apt-get install cmake g++ libvulkan-dev libfmt-dev
+kompute: $(TEST_READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kompute]'
+	$(BIN)/python -m clover_rt_vulkan.driver.build_kompute
+	$(BIN)/python -m pytest $(WORKERS) -m kompute
 
 lint: $(TEST_READY)
 	$(BIN)/ruff format --check .

@@ -14,7 +14,8 @@ of the same run, and `run` by the memory it takes beyond the checkpoint's files.
 
 A preview must read the experts that its rows choose, so its figures count only where in every round
 75 to 110 of 256 experts a layer were kept with the coreset, and 140 or more without: `counts` says
-so. Previews of masks alone, which choose few, are timed beside it without a target.
+so; `--seed` draws other tokens. Previews of masks alone, which choose few, are timed beside it
+without a target.
 
 To make a peer: unpack the source package of llama-cpp-python 0.3.36, remove the dangling file
 `vendor/llama.cpp/.git`, and build the target `llama-bench` there with CMake in Release mode. On a
@@ -135,6 +136,7 @@ def add_ours(measured: Measured, folders: dict[str, Path], args: argparse.Namesp
         command = [sys.executable, "-m", "clover_rt", "bench", str(folder), "--json"]
         command += ["--precision", args.precision, "--threads", str(args.threads)]
         command += ["--repeats", str(args.repeats), "--chunk", str(PREFILL)]
+        command += ["--seed", str(args.seed)]
         add(measured, json.loads(output([*command, "--depths", "0", *map(str, deep)])), coreset)
 
 
@@ -317,6 +319,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=3, help="timed passes a round")
     parser.add_argument("--depth", type=int, default=8192, help="0: leave the depth out")
+    parser.add_argument("--seed", type=int, default=0, help="of our previews' tokens")
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     args = parser.parse_args()
     found = {pair.name: Measured() for pair in args.pair}
@@ -340,7 +343,7 @@ def main() -> None:
             print(f"round {done + 1} of {args.rounds}", file=sys.stderr)
         for pair in args.pair:
             found[pair.name].peak = peak_of_run(folders[pair.name]["on"], args)
-    settings = ("precision", "threads", "rounds", "repeats", "depth")
+    settings = ("precision", "threads", "rounds", "repeats", "depth", "seed")
     report = {
         "benchmark": "vs_llama_cpp",
         "schema": 2,

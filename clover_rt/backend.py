@@ -54,7 +54,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-API = (1, 1)
+API = (1, 2)
 """Version of this module's surface: (major, minor)."""
 
 Step = Callable[[], None]
@@ -243,6 +243,24 @@ class Device(ABC):
                 step()
 
         return captured
+
+    def capture_layers(self, layers: Sequence[Sequence[Step]]) -> Step:
+        """Return `capture` of the steps of all layers, in order.
+
+        A device that divides long submissions does so between layers.
+        """
+        return self.capture([step for layer in layers for step in layer])
+
+    def tally(self) -> Mapping[str, int]:
+        """Return what it has counted since it was opened, by name, for people."""
+        return {}
+
+    def trials(self) -> Mapping[str, Callable[[], None]]:
+        """Return what `doctor` tries one by one, by name, such as to compile each kernel.
+
+        Each raises where it fails, and runs in a child process, since it may hang or crash.
+        """
+        return {}
 
     def close(self) -> None:
         """Free everything."""

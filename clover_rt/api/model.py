@@ -13,7 +13,7 @@ from clover_rt.api.source import Source
 from clover_rt.api.threads import threads_of
 from clover_rt.engine import Engine, Request, Settings
 from clover_rt.errors import StaleState
-from clover_rt.plan import Plan, explain
+from clover_rt.plan import Place, Plan, explain
 from clover_rt.plan.report import explain_text
 from clover_rt.text import Stream
 
@@ -131,6 +131,10 @@ class Model:
     def profile(self) -> str:
         """Return time, launches and bytes by operation; empty unless loaded with profile."""
         return self.plan.profile.text() if self.plan.profile is not None else ""
+
+    def tally(self) -> dict[str, int]:
+        """Return what the device counted since it was opened, by name; empty where it does not."""
+        return dict(self.plan.devices[Place.DEVICE].tally())
 
     def _about(self, request: Request) -> dict[str, Any]:
         report = explain(self.plan)

@@ -214,10 +214,11 @@ def run(args: argparse.Namespace, out: TextIO) -> int:
             end = screen.show(response)
         if args.profile:
             print(model.profile(), file=sys.stderr)
+        tally = model.tally()
     if not args.quiet:
         if args.model is None:
             print(f"built-in {DEFAULT_MODEL}: a demo, not an assistant", file=sys.stderr)
-        print(summary(end.stats, end.finish_reason), file=sys.stderr)
+        print(summary(end.stats, end.finish_reason, tally), file=sys.stderr)
     return interrupts.exit_code
 
 

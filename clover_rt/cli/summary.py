@@ -11,9 +11,12 @@ MOST_NAMES = 3
 MOST_LETTERS = 80
 
 
-def summary(stats: Mapping[str, Any], finish_reason: str) -> str:
+def summary(
+    stats: Mapping[str, Any], finish_reason: str, tally: Mapping[str, int] | None = None
+) -> str:
     """Return mode, device, precision, counts, speed, threads, what ran on the host, as one line.
 
+    tally  what the device counted, by name
     Parts that a mode lacks are left out.
     """
     parts = ["cancelled"] if finish_reason == "cancelled" else []
@@ -30,6 +33,7 @@ def summary(stats: Mapping[str, Any], finish_reason: str) -> str:
         parts.append(f"{stats['tokens_per_s']:.1f} tokens/s")
     if threads := stats.get("threads"):
         parts.append(f"{threads} thread{'' if threads == 1 else 's'}")
+    parts += [f"{count} {name}" for name, count in (tally or {}).items()]
     parts.append(f"native ops {stats['native_ops']} of {stats['ops']}")
     return " · ".join(parts + fallbacks(stats["host_ops"]))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from clover_rt.backend import DeviceInfo
+from clover_rt.doctor import trials
 from clover_rt.doctor.findings import Finding, finding
 from clover_rt.doctor.host import TIMED_OUT, Host, Ran
 from clover_rt.doctor.question import ask, no_answer
@@ -67,7 +68,7 @@ def device(info: DeviceInfo) -> dict[str, Any]:
 def test(
     host: Host, report: dict[str, Any], wanted: Sequence[str], quick: bool
 ) -> Iterator[Finding]:
-    """Fill `tests`: for each device its kernels, and one block of the built-in model.
+    """Fill `tests`: for each device its trials, its kernels, one block of the built-in model.
 
     Devices that are not chosen by themselves are tested only where their backend was asked for.
     """
@@ -82,10 +83,24 @@ def test(
             row: dict[str, Any] = {"backend": name, "device": info["id"]}
             row |= {"passed": False, "is_tried": True}
             rows.append(row)
-            yield from kernels(host, row)
-            if not quick:
-                yield from model(host, row, rows)
+            if not quick and trials.may_have(backend["api"]):
+                yield from alone(host, row)
+            # what fails alone would fail again
+            if not row.get("problems"):
+                yield from kernels(host, row)
+                if not quick:
+                    yield from model(host, row, rows)
             row["passed"] = not row.get("problems")
+
+
+def alone(host: Host, row: dict[str, Any]) -> Iterator[Finding]:
+    """Try what the device lists, such as each of its shaders, one by one in children."""
+    where = f"{row['backend']} on {row['device']}"
+    row["tried_alone"], failed = trials.ask(host, row["backend"], row["device"])
+    if failed:
+        row["problems"] = failed
+        more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
+        yield finding("CRT-5807", f"{where}: {'; '.join(failed[:3])}{more}")
 
 
 def kernels(host: Host, row: dict[str, Any]) -> Iterator[Finding]:

@@ -23,5 +23,6 @@ def run(backend: str, device: str) -> dict[str, Any]:
             "tokens": list(end.tokens),
             "text": end.text,
             "finish_reason": end.finish_reason,
+            "tally": model.tally(),
             "tokens_per_s": 1000 * len(end.tokens) / ms if ms else 0.0,
         }

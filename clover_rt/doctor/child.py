@@ -11,11 +11,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from clover_rt.errors import CloverError
+
 
 def main(argv: Sequence[str]) -> int:
-    """Answer one question; return 0."""
+    """Answer one question; return 0, or an error's exit code with one line of it on stderr."""
     name, *arguments = argv
-    answer = QUESTIONS[name](*arguments)
+    try:
+        answer = QUESTIONS[name](*arguments)
+    except CloverError as error:
+        evidence = " ".join(error.evidence.split())
+        print(f"{error.code}: {error.what}: {evidence}", file=sys.stderr)
+        return error.exit_code
     # what a library printed on the way stays in front of the answer
     print(flush=True)
     print(json.dumps(answer))
@@ -58,6 +65,12 @@ def _kernels(backend: str, device: str) -> dict[str, Any]:
     return check(backend, device)
 
 
+def _trials(backend: str, device: str, first: str) -> dict[str, Any]:
+    from clover_rt.doctor.trials import run
+
+    return run(backend, device, first)
+
+
 def _model(backend: str, device: str) -> dict[str, Any]:
     from clover_rt.doctor.block import run
 
@@ -71,6 +84,7 @@ QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "triton": _triton,
     "bandwidth": _bandwidth,
     "kernels": _kernels,
+    "trials": _trials,
     "model": _model,
 }
 

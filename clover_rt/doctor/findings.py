@@ -368,4 +368,11 @@ CODES = _table(
         "a backend has no kernel for what doctor tries: all of that runs on the host",
         "nothing, if it is young; docs/plugins.md says how to add a kernel",
     ),
+    (
+        "CRT-5807",
+        _E,
+        "something of a device, such as a shader, fails, hangs or crashes its driver",
+        "do not use the device; update its driver; where the evidence tells of a damaged file, "
+        "install the package again",
+    ),
 )

@@ -159,6 +159,8 @@ def _backends(report: Report) -> Iterator[str]:
 def _tests(report: Report) -> Iterator[str]:
     for row in report["tests"]:
         where = f"{row['backend']} ({row['device']})"
+        if row.get("tried_alone"):
+            yield _row("test", where, f"{row['tried_alone']} trials, each alone")
         if "kernels" in row:
             ops = row["kernels"]["ops"]
             right = sum(op["right"] for op in ops)
@@ -185,6 +187,7 @@ def _tests(report: Report) -> Iterator[str]:
                 f"built-in model, {m['mode']}",
                 f"{len(m['tokens'])} tokens",
                 speed,
+                ", ".join(f"{n} {name}" for name, n in m.get("tally", {}).items()),
                 repr(text),
             )
         for problem in row.get("problems", ())[:3]:

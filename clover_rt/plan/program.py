@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -194,7 +195,8 @@ class _Binder:
             if run:
                 doing = f"capture {len(run)} steps"
                 with border(device, CAPTURE, doing):
-                    step = device.capture([a.step for a in run])
+                    layers = [[a.step for a in same] for _, same in groupby(run, _layer)]
+                    step = device.capture_layers(layers)
                 check_step(device, step, doing)
                 out.append((step, list(run)))
                 run.clear()
@@ -207,3 +209,10 @@ class _Binder:
                 out.append((action.step, [action]))
         close()
         return out
+
+
+def _layer(action: Action) -> str:
+    """Return the name of the layer that a step belongs to, such as `layers.3`."""
+    assert action.node is not None, "moves are steps of the host"
+    name = action.node.layer
+    return name.rpartition(".")[0] or name

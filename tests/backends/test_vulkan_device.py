@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from clover_rt.backend import Usage
+from clover_rt.cli.summary import summary
 from clover_rt.errors import BackendUnavailable, CloverError, CompileError, DeviceLost, OutOfMemory
 from clover_rt.ops import OPS
 from clover_rt.spec import Case, Format, HostWeight, Precision, Weight
@@ -291,16 +292,51 @@ def test_a_pass_over_the_budget_is_cut_and_counted() -> None:
         device.close()
 
 
+def test_a_pass_of_twice_the_budget_is_cut_between_layers_and_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three layers of two dispatches; its times are told, not measured."""
+    from clover_rt_vulkan.driver import recording
+
+    def times(self: Any) -> list[float]:
+        return [2.0 / len(self.pieces)] * len(self.pieces) if self.number else []
+
+    monkeypatch.setattr(recording.Recording, "read_times", times)
+    device = open_vulkan(budget_s=1.0)
+    with bound(device, "output_gate/N=64/T=33") as ran:
+        (launch,) = ran.steps
+        step: Any = device.capture_layers([[launch, launch], [], [launch, launch], [launch] * 2])
+        for _ in range(3):
+            step()
+            device.synchronize()
+    # the first run is not known to be long
+    assert step.recording.layers == [0, 2, 4]
+    assert len(step.recording.pieces) == 2
+    assert step.recording._starts[1] in (2, 4)
+    tally = device.tally()
+    assert (tally["device passes"], tally["cut passes"]) == (3, 2)
+    # besides, what was uploaded before the first went with it
+    assert tally["submissions"] == 5
+    device.close()
+
+
+def test_the_summary_of_a_run_shows_what_the_device_counted(device: Any) -> None:
+    stats = {"mode": "ar", "device": "a card", "precision": "exact", "tokens": 1, "passes": 0}
+    stats |= {"blocks": 0, "tokens_per_s": 0.0, "native_ops": 1, "ops": 1, "host_ops": []}
+    line = summary(stats, "stop", device.tally())
+    assert f"{device.driver.counts.submissions} submissions" in line
+    assert f"{device.driver.counts.cut_passes} cut passes" in line
+
+
 def test_a_long_pass_is_cut_at_its_first_run_and_whole_afterwards() -> None:
     from clover_rt_vulkan.driver.recording import FIRST
 
     device = open_vulkan(budget_s=3600.0)
     with bound(device, "output_gate/N=64/T=33") as ran:
         step: Any = device.capture([ran.steps[0]] * (2 * FIRST + 1))
-        assert len(step.recording.pieces) == 3
-        for _ in range(2):
+        for pieces in (3, 1):
             step()
-        assert len(step.recording.pieces) == 1
+            assert len(step.recording.pieces) == pieces
     device.close()
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,6 +155,71 @@ def test_a_machine_without_devices_is_told_so(found: Any) -> None:
     assert found().problem.startswith("no Vulkan device; driver files: ")
 
 
+def test_a_driver_that_there_is_not_is_told_with_those_that_there_are(
+    found: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(find.VARIABLE, "komput")
+    probe = found(card("a card"))
+    assert probe.devices == ()
+    assert probe.problem == f"{find.VARIABLE}=komput is no driver; drivers: raw, kompute"
+    assert probe.fix
+
+
+@pytest.mark.parametrize("chosen", ["", "raw"])
+def test_the_raw_driver_is_the_default_and_is_shown(
+    found: Any, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    monkeypatch.setenv(find.VARIABLE, chosen)
+    (info,) = found(card("a card", features=frozenset({"int8_dot"}))).devices
+    assert info.notes["engine"] == "vulkan, raw bindings"
+    assert info.notes["features"] == "int8_dot"
+
+
+def test_kompute_is_taken_where_it_is_asked_for_and_is_shown(
+    found: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the shaders may use: it enables no feature."""
+    spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "kp" or spec(name))
+    monkeypatch.setitem(sys.modules, "kp", SimpleNamespace(__version__="0.9.0"))
+    monkeypatch.setenv(find.VARIABLE, "kompute")
+    (info,) = found(card("a card", features=frozenset({"int8_dot"}))).devices
+    assert info.notes["engine"] == "vulkan, Kompute 0.9.0"
+    assert info.notes["features"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        pytest.param(None, "the package kp is not installed", id="absent"),
+        pytest.param(
+            "raise ImportError('libfmt.so.9: cannot open shared object file')",
+            "the package kp cannot be imported: libfmt.so.9: cannot open shared object file",
+            id="without its library",
+        ),
+        pytest.param("__version__ = '0.8.1'", "kp is 0.8.1, 0.9 is needed", id="another version"),
+    ],
+)
+def test_a_kp_that_cannot_be_used_is_one_finding_with_what_builds_it(
+    found: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str | None, told: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "kp", raising=False)
+    spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: module if name == "kp" else spec(name)
+    )
+    if module is not None:
+        (tmp_path / "kp.py").write_text(module)
+        monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(find.VARIABLE, "kompute")
+    probe = found(card("a card"))
+    sys.modules.pop("kp", None)
+    assert probe.devices == ()
+    assert probe.problem == f"{find.VARIABLE}=kompute, and {told}"
+    assert "clover_rt_vulkan.driver.build_kompute" in probe.fix
+    assert "apt-get install cmake g++ libvulkan-dev libfmt-dev" in probe.fix
+
+
 def test_loading_the_plugin_imports_no_device_library() -> None:
     code = (
         "import sys, clover_rt_vulkan; clover_rt_vulkan.clover_rt_backends(); "
@@ -164,7 +230,7 @@ def test_loading_the_plugin_imports_no_device_library() -> None:
 
 def test_the_hook_returns_the_backend() -> None:
     (backend,) = clover_rt_vulkan.clover_rt_backends()
-    assert (backend.name, backend.api) == ("vulkan", (1, 0))
+    assert (backend.name, backend.api) == ("vulkan", (1, 2))
 
 
 def test_a_card_of_its_own_comes_first_and_software_needs_its_name(found: Any) -> None:

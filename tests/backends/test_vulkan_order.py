@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from clover_rt.spec import TableClass
 from clover_rt_vulkan.driver import Binding, Dispatch
 from clover_rt_vulkan.driver.blocks import BLOCK, Blocks
-from clover_rt_vulkan.driver.order import even_cuts, stages
+from clover_rt_vulkan.driver.order import cuts, even_cuts, first_cuts, stages
+from tests.toy import PRIMITIVES, ToyDevice
+from tests.unit.plan_bench import bind_toy
 
 A, B, C = "buffer a", "buffer b", "buffer c"
 
@@ -70,6 +74,51 @@ def test_a_pass_is_cut_into_parts_of_about_equal_time(
     costs: list[float], parts: int, starts: list[int]
 ) -> None:
     assert even_cuts(costs, parts) == starts
+
+
+@pytest.mark.parametrize(
+    ("costs", "layers", "budget", "starts"),
+    [
+        pytest.param([1] * 8, [0, 2, 4, 6], 8, [0], id="what is within the budget stays whole"),
+        pytest.param([1] * 8, [0, 3, 6], 4, [0, 6], id="a cut falls between layers only"),
+        pytest.param([1] * 8, [0, 3, 6], 3, [0, 3, 6], id="a submission for each layer"),
+        pytest.param(
+            [1, 1, 4, 4, 1, 1],
+            [0, 2, 4],
+            5,
+            [0, 2, 3, 4],
+            id="a layer over the budget is cut inside",
+        ),
+        pytest.param([9, 1], [0, 1], 5, [0, 1], id="a dispatch over the budget stays whole"),
+    ],
+)
+def test_a_long_pass_is_cut_between_layers(
+    costs: list[float], layers: list[int], budget: float, starts: list[int]
+) -> None:
+    assert cuts(costs, layers, budget) == starts
+
+
+def test_a_pass_that_was_never_timed_is_cut_at_layers_with_enough_dispatches_before() -> None:
+    assert first_cuts([0, 30, 70, 90, 160], 64) == [0, 70, 160]
+
+
+class LayersTold(ToyDevice):
+    """Keeps the layers that it is told of."""
+
+    def capture_layers(self, layers: Any) -> Any:
+        self.layers = [len(layer) for layer in layers]
+        return super().capture_layers(layers)
+
+
+def test_the_plan_tells_which_steps_are_a_layer() -> None:
+    """Of a plan of layer ops that are decomposed, with all steps on the device."""
+    device = LayersTold("toy", PRIMITIVES)
+    program = bind_toy(device).program(TableClass.COMMIT, 1)
+    names = [action.node.name for action in program.actions if action.node is not None]
+    # layers.3.moe/norm is of layer 3, pick/norm of pick
+    parts = [name.split("/")[0].split(".") for name in names]
+    assert device.layers == list(Counter(".".join(p[:2]) for p in parts).values())
+    assert len(device.layers) > 3 and device.captured == 1
 
 
 class Heap:

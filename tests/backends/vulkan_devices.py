@@ -14,11 +14,15 @@ MISSING = "apt-get install libvulkan1 mesa-vulkan-drivers; pip install vulkan"
 
 
 def open_vulkan(
-    largest: int = 0, budget_s: float | None = None, cache: Path | None = None
+    largest: int = 0,
+    budget_s: float | None = None,
+    cache: Path | None = None,
+    is_kompute: bool = False,
 ) -> VulkanDevice:
     """Return lavapipe, opened; fails the test, and says what is missing, without it.
 
-    largest  bytes of the largest buffer, 0 for the driver's limit
+    largest     bytes of the largest buffer, 0 for the driver's limit
+    is_kompute  through kp; it needs neither budget nor cache
     """
     from clover_rt_vulkan import find
 
@@ -30,9 +34,15 @@ def open_vulkan(
     from clover_rt_vulkan.driver.raw import BUDGET_S, RawDriver
 
     instance = cards.make_instance()
-    found = dict(find.named(cards.cards(instance)))
+    listed = cards.cards(instance)
+    found = dict(find.named(listed))
     if "llvmpipe" not in found:
         pytest.fail(f"needs lavapipe, there is {', '.join(found)}: {MISSING}")
     card = found["llvmpipe"]
+    if is_kompute:
+        from clover_rt_vulkan.driver.kompute import KomputeDriver
+
+        kompute = KomputeDriver(instance, card, listed.index(card))
+        return VulkanDevice(card.name, kompute, largest=largest)
     driver = RawDriver(instance, card, BUDGET_S if budget_s is None else budget_s, cache)
     return VulkanDevice(card.name, driver, largest=largest)

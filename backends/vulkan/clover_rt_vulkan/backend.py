@@ -10,7 +10,7 @@ class VulkanBackend(Backend):
     """Any card with a Vulkan 1.2 driver; software devices by name."""
 
     name = "vulkan"
-    api = (1, 0)
+    api = (1, 2)
 
     def probe(self) -> Probe:
         """Return the devices, or what is missing; asks the loader and opens none."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,13 @@ import numpy.typing as npt
 
 from clover_rt.backend import Buffer, Device, Memory, Step, Tensor, Usage
 from clover_rt.errors import CloverError, CompileError, DeviceLost, OutOfMemory
-from clover_rt.spec import Precision
+from clover_rt.spec import Format, Precision
 from clover_rt_vulkan.driver import Binding, Dispatch, Driver, DriverFailure, Shape, Trouble
 from clover_rt_vulkan.library import Library, Shader
 
 Array = npt.NDArray[Any]
+# formats as the shaders number them
+FORMATS = {Format.F32: 0, Format.F16: 1, Format.BF16: 2, Format.Q8: 3, Format.Q4: 4}
 # what a driver adds to a buffer so that its end is a whole number of quads
 PADDING = 32
 REMEDIES = (
@@ -33,11 +37,17 @@ class VulkanBuffer(Buffer):
 
 
 class Launches:
-    """A step: dispatches in order, recorded when it is first called."""
+    """A step: dispatches in order, recorded when it is first called.
 
-    def __init__(self, device: VulkanDevice, dispatches: Sequence[Dispatch]) -> None:
+    layers  index of the first dispatch of each layer
+    """
+
+    def __init__(
+        self, device: VulkanDevice, dispatches: Sequence[Dispatch], layers: Sequence[int] = (0,)
+    ) -> None:
         self.device = device
         self.dispatches = tuple(dispatches)
+        self.layers = tuple(layers)
         self.recording: Any = None
 
     def __call__(self) -> None:
@@ -116,15 +126,43 @@ class VulkanDevice(Device):
         return ("float32", "bfloat16" if precision is Precision.FAST else "float32")
 
     def capture(self, steps: Sequence[Step]) -> Step:
-        """Return one step that runs the dispatches of all; it is recorded here."""
+        """Return one step that runs the dispatches of all; a long one is cut between any two."""
         dispatches: list[Dispatch] = []
+        starts: list[int] = []
         for step in steps:
             if not isinstance(step, Launches):
                 return super().capture(steps)
+            starts.append(len(dispatches))
             dispatches += step.dispatches
-        captured = Launches(self, dispatches)
-        self._record(captured)
+        return Launches(self, dispatches, starts)
+
+    def capture_layers(self, layers: Sequence[Sequence[Step]]) -> Step:
+        """Return one step that runs the dispatches of all; a long one is cut between layers."""
+        captured = super().capture_layers(layers)
+        if isinstance(captured, Launches):
+            sizes = [
+                sum(len(s.dispatches) for s in layer if isinstance(s, Launches)) for layer in layers
+            ]
+            captured.layers = tuple(accumulate(sizes[:-1], initial=0))
         return captured
+
+    def tally(self) -> dict[str, int]:
+        """Return all submissions, passes, and those of them that took several submissions."""
+        counts = self.driver.counts
+        return {
+            "submissions": counts.submissions,
+            "device passes": counts.passes,
+            "cut passes": counts.cut_passes,
+        }
+
+    def trials(self) -> dict[str, Callable[[], None]]:
+        """Return the compilation of each shader, once for each format of its weights."""
+        out: dict[str, Callable[[], None]] = {}
+        for name, shader in self.library.shaders.items():
+            if shader.requires <= self.driver.features:
+                for label, constants in _forms(shader):
+                    out[f"shader {name}{label}"] = partial(self._compile, shader, constants)
+        return out
 
     def submit(self, launches: Launches) -> None:
         if not launches.dispatches:
@@ -160,10 +198,18 @@ class VulkanDevice(Device):
         """Wait for the device and free everything; a device that is lost is only let go."""
         self.driver.close()
 
+    def _compile(self, shader: Shader, constants: dict[int, int]) -> None:
+        """Compile a shader as each driver does, some only when they record."""
+        pipeline = self.pipeline(shader, constants)
+        small = self.allocate(1024, "a trial")
+        bindings = tuple(self.binding(small, b in shader.written) for b in shader.buffers)
+        push = bytes(4 * len(shader.push))
+        self._record(Launches(self, [Dispatch(shader.name, pipeline, (1, 1, 1), bindings, push)]))
+
     def _record(self, launches: Launches) -> None:
         if launches.dispatches:
             with self._told("record"):
-                launches.recording = self.driver.record(launches.dispatches)
+                launches.recording = self.driver.record(launches.dispatches, launches.layers)
 
     @contextmanager
     def _told(self, doing: str) -> Iterator[None]:
@@ -185,6 +231,8 @@ class VulkanDevice(Device):
                     fix=REMEDIES,
                     code="CRT-3251",
                 )
+            case Trouble.COMPILE:
+                return CompileError.of(self.name, failure.doing, failure.cause)
         return failure
 
     def _no_memory(self, what: str, nbytes: int, why: str) -> OutOfMemory:
@@ -197,6 +245,18 @@ class VulkanDevice(Device):
             fix=REMEDIES,
             code="CRT-3252",
         )
+
+
+def _forms(shader: Shader) -> Iterator[tuple[str, dict[int, int]]]:
+    """Yield (label, constants) of a shader: one for each format, or one alone."""
+    formats = [key for name, key in shader.constants.items() if name.endswith("_FORMAT")]
+    if not formats:
+        yield "", {}
+        return
+    for fmt, number in FORMATS.items():
+        # shaders for rows in 8 bits take quantised weights only
+        if fmt.is_quantised or not shader.name.endswith("_int8"):
+            yield f" with {fmt.value} weights", dict.fromkeys(formats, number)
 
 
 def _quads(nbytes: int) -> int:

@@ -1,10 +1,16 @@
-"""Find Vulkan devices. Cards of their own come first; software devices are used only by name."""
+"""Find Vulkan devices, and choose what drives them.
+
+Cards of their own come first; software devices are used only by name. CLOVER_RT_VULKAN_DRIVER
+chooses between the raw bindings, which are the default, and Kompute.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +19,21 @@ from clover_rt.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from clover_rt_vulkan.device import VulkanDevice
+    from clover_rt_vulkan.driver import Driver
     from clover_rt_vulkan.driver.cards import Card
 
+VARIABLE = "CLOVER_RT_VULKAN_DRIVER"
+RAW, KOMPUTE = "raw", "kompute"
 INSTALL = 'pip install "clover-rt[vulkan]"'
 LOADER = "install the Vulkan loader (Debian: libvulkan1; Windows: your card's driver brings it)"
 DRIVER = (
     "install your card's Vulkan driver (Debian: mesa-vulkan-drivers for AMD and Intel; NVIDIA's "
     "own driver); `clover-rt doctor` lists what the loader sees"
+)
+BUILD = (
+    'pip install "clover-rt[kompute]" and run `python -m clover_rt_vulkan.driver.build_kompute`, '
+    "which builds kp in minutes with cmake, a C++ compiler and headers (Debian: apt-get install "
+    f"cmake g++ libvulkan-dev libfmt-dev); or unset {VARIABLE}"
 )
 # variables that name driver files instead of the loader's folders
 NAMING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
@@ -34,6 +48,10 @@ def probe() -> Probe:
     """Return the Vulkan devices of this machine, or what is missing."""
     if importlib.util.find_spec("vulkan") is None:
         return Probe(problem="the package vulkan is not installed", fix=INSTALL)
+    chosen = driver_of(os.environ)
+    if chosen not in (RAW, KOMPUTE):
+        problem = f"{VARIABLE}={chosen} is no driver; drivers: {RAW}, {KOMPUTE}"
+        return Probe(problem=problem, fix=f"unset {VARIABLE}, or set it to one of these")
     try:
         from clover_rt_vulkan.driver import cards
     except OSError as error:
@@ -45,13 +63,44 @@ def probe() -> Probe:
     except Exception as error:
         problem = f"no Vulkan driver answers: {_line(error)}; driver files: {_driver_files()}"
         return Probe(problem=problem, fix=DRIVER)
+    # behind what both drivers need, which is then told alike
+    missing = missing_kompute() if chosen == KOMPUTE else ""
+    if missing:
+        return Probe(problem=f"{VARIABLE}={KOMPUTE}, and {missing}", fix=BUILD)
     if not found:
         return Probe(problem=f"no Vulkan device; driver files: {_driver_files()}", fix=DRIVER)
+    if chosen == KOMPUTE:
+        # it enables none
+        found = [replace(card, features=frozenset()) for card in found]
     usable = [(name, card) for name, card in named(found) if not unusable(card)]
     if not usable:
         told = "; ".join(f"{c.name}: {unusable(c)}" for c in found)
         return Probe(problem=f"no Vulkan device can be used: {told}", fix=DRIVER)
-    return Probe(devices=tuple(describe(name, card) for name, card in usable))
+    return Probe(devices=tuple(describe(name, card, engine(chosen)) for name, card in usable))
+
+
+def driver_of(environ: Mapping[str, str]) -> str:
+    """Return the driver that is asked for."""
+    return environ.get(VARIABLE) or RAW
+
+
+def missing_kompute() -> str:
+    """Return "" where the package kp can be used, else why it cannot."""
+    if importlib.util.find_spec("kp") is None:
+        return "the package kp is not installed"
+    try:
+        version = importlib.import_module("kp").__version__
+    # its libraries may be missing, or be those of another Python
+    except Exception as error:
+        return f"the package kp cannot be imported: {_line(error)}"
+    return "" if version.startswith("0.9.") else f"kp is {version}, 0.9 is needed"
+
+
+def engine(driver: str) -> str:
+    """Return a driver's name for people, with the version of what is built here."""
+    if driver == RAW:
+        return "vulkan, raw bindings"
+    return f"vulkan, Kompute {importlib.import_module('kp').__version__}"
 
 
 def named(found: Iterable[Card]) -> list[tuple[str, Card]]:
@@ -82,8 +131,11 @@ def unusable(card: Card) -> str:
     return ""
 
 
-def describe(name: str, card: Card) -> DeviceInfo:
-    """Return what is told of a device."""
+def describe(name: str, card: Card, engine: str) -> DeviceInfo:
+    """Return what is told of a device.
+
+    engine  what drives it
+    """
     is_software = card.kind == "cpu"
     limits = card.limits
     return DeviceInfo(
@@ -93,7 +145,7 @@ def describe(name: str, card: Card) -> DeviceInfo:
         memory_bytes=card.memory_bytes,
         is_software=is_software,
         notes={
-            "engine": "vulkan",
+            "engine": engine,
             "api": f"{card.api[0]}.{card.api[1]}",
             "driver": card.driver,
             "uuid": card.uuid,
@@ -110,7 +162,6 @@ def open_device(info: DeviceInfo) -> VulkanDevice:
     """Open the device with an id of `named`; BackendUnavailable: it is gone or cannot be used."""
     from clover_rt_vulkan.device import VulkanDevice
     from clover_rt_vulkan.driver import DriverFailure, cards
-    from clover_rt_vulkan.driver.raw import RawDriver
     from clover_rt_vulkan.library import Library
 
     library = Library()
@@ -119,11 +170,13 @@ def open_device(info: DeviceInfo) -> VulkanDevice:
     except DriverFailure as failure:
         raise _gone(info, f"no Vulkan driver answers now: {failure}") from failure
     try:
-        found = dict(named(cards.cards(instance)))
+        listed = cards.cards(instance)
+        found = dict(named(listed))
         if info.id not in found:
             raise _gone(info, f"there are {len(found)} Vulkan devices now: {', '.join(found)}")
         card = found[info.id]
-        return VulkanDevice(card.name, RawDriver(instance, card), library)
+        driver = open_driver(driver_of(os.environ), instance, card, listed.index(card))
+        return VulkanDevice(card.name, driver, library)
     except DriverFailure as failure:
         raise BackendUnavailable(
             what=f"{info.name} was to be opened",
@@ -131,6 +184,20 @@ def open_device(info: DeviceInfo) -> VulkanDevice:
             fix="update the card's driver, end other programs on the card, or use --backend cpu",
             code="CRT-3014",
         ) from failure
+
+
+def open_driver(name: str, instance: Any, card: Card, index: int) -> Driver:
+    """Open a card with a driver.
+
+    index  the card's place among those that the loader lists
+    """
+    if name == KOMPUTE:
+        from clover_rt_vulkan.driver.kompute import KomputeDriver
+
+        return KomputeDriver(instance, card, index)
+    from clover_rt_vulkan.driver.raw import RawDriver
+
+    return RawDriver(instance, card)
 
 
 def _gone(info: DeviceInfo, evidence: str) -> BackendUnavailable:

@@ -12,12 +12,10 @@ import numpy.typing as npt
 
 from clover_rt.errors import OutOfMemory
 from clover_rt.spec import Format, HostWeight, Weight
-from clover_rt_vulkan.device import VulkanBuffer, VulkanDevice
+from clover_rt_vulkan.device import FORMATS, VulkanBuffer, VulkanDevice
 
 Array = npt.NDArray[Any]
 FIELDS = ("codes", "scale", "zero")
-# as the shaders number them
-FORMATS = {Format.F32: 0, Format.F16: 1, Format.BF16: 2, Format.Q8: 3, Format.Q4: 4}
 # shaders count the numbers of a buffer in 32 bits
 MOST_NUMBERS = 1 << 31
 

@@ -25,6 +25,7 @@ class Trouble(Enum):
 
     MEMORY = "out of memory"
     LOST = "device lost"
+    COMPILE = "did not compile"
     OTHER = "failed"
 
 
@@ -74,7 +75,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Bytes of a buffer that a dispatch sees; `memory` is what `Driver.buffer` returned."""
+    """Bytes of a buffer that a dispatch sees; `memory` is what `Driver.buffer` returned.
+
+    offset  a multiple of 16
+    """
 
     memory: Any
     offset: int
@@ -86,6 +90,8 @@ class Binding:
 class Dispatch:
     """One call of a shader: its pipeline, its groups, its buffers in order, its push constants.
 
+    push  begins with a word for each binding: where the shader starts in what is bound, in words;
+          a driver that binds a buffer whole adds the binding's offset to it
     keep  what must live as long as this
     """
 
@@ -138,8 +144,11 @@ class Driver(ABC):
         """Return a pipeline; constants by their ids, as the bits of 32-bit words."""
 
     @abstractmethod
-    def record(self, dispatches: Sequence[Dispatch]) -> Any:
-        """Return these dispatches, recorded once so that they can be submitted often."""
+    def record(self, dispatches: Sequence[Dispatch], layers: Sequence[int] = (0,)) -> Any:
+        """Return these dispatches, recorded once so that they can be submitted often.
+
+        layers  index of the first dispatch of each layer: where a long pass may be cut
+        """
 
     @abstractmethod
     def submit(self, recording: Any) -> None: ...

@@ -120,6 +120,17 @@ def describe(device: Any) -> Card:
     )
 
 
+def budgets(card: Card) -> list[int]:
+    """Return the bytes of each heap that this process may still take; [] where it is not told."""
+    if BUDGET not in card.extensions:
+        return []
+    budget = struct("PhysicalDeviceMemoryBudgetPropertiesEXT")
+    told = struct("PhysicalDeviceMemoryProperties2", pNext=budget)
+    lib.vkGetPhysicalDeviceMemoryProperties2(card.handle, told)
+    count = told.memoryProperties.memoryHeapCount
+    return [int(budget.heapBudget[i]) - int(budget.heapUsage[i]) for i in range(count)]
+
+
 def _limits(limits: Any, core: Any) -> Limits:
     x, y, z = limits.maxComputeWorkGroupCount
     return Limits(
@@ -165,8 +176,8 @@ def _own_memory(device: Any) -> int:
 def _features(device: Any, extensions: frozenset[str], api: tuple[int, int]) -> frozenset[str]:
     if api < (1, 2):
         return frozenset()
-    has_dot = api >= (1, 3) or INTEGER_DOT in extensions
-    found = feature_structs(has_dot)
+    # part of Vulkan 1.3, but 1.2 was asked for
+    found = feature_structs(INTEGER_DOT in extensions)
     basic = struct("PhysicalDeviceFeatures2", pNext=next(reversed(found.values())))
     lib.vkGetPhysicalDeviceFeatures2(device, basic)
     return frozenset(

@@ -23,7 +23,14 @@ from clover_rt_vulkan.driver import (
     Trouble,
 )
 from clover_rt_vulkan.driver.blocks import Blocks, Place
-from clover_rt_vulkan.driver.cards import BUDGET, FEATURES, INTEGER_DOT, Card, feature_structs
+from clover_rt_vulkan.driver.cards import (
+    BUDGET,
+    FEATURES,
+    INTEGER_DOT,
+    Card,
+    budgets,
+    feature_structs,
+)
 from clover_rt_vulkan.driver.pipelines import Pipeline, Pipelines
 from clover_rt_vulkan.driver.queue import RING_BYTES, Queue, Ring
 from clover_rt_vulkan.driver.recording import Handles, Recording
@@ -131,10 +138,10 @@ class RawDriver(Driver):
     def pipeline(self, code: bytes, shape: Shape, constants: Mapping[int, int]) -> Pipeline:
         return self.pipelines.get(code, shape, constants)
 
-    def record(self, dispatches: Sequence[Dispatch]) -> Recording:
+    def record(self, dispatches: Sequence[Dispatch], layers: Sequence[int] = (0,)) -> Recording:
         self._reap()
         self.pipelines.save()
-        recording = Recording(self.queue, self.card, dispatches)
+        recording = Recording(self.queue, self.card, dispatches, layers)
         self._when_gone(recording, recording.handles)
         return recording
 
@@ -192,13 +199,11 @@ class RawDriver(Driver):
 
     def _left(self) -> int:
         """Return the bytes that may still be allocated."""
-        if BUDGET not in self.card.extensions:
+        told = budgets(self.card)
+        if not told:
             return self.card.memory_bytes - self._blocks.reserved
-        budget = struct("PhysicalDeviceMemoryBudgetPropertiesEXT")
-        told = struct("PhysicalDeviceMemoryProperties2", pNext=budget)
-        lib.vkGetPhysicalDeviceMemoryProperties2(self.card.handle, told)
-        heap = self._properties.memoryTypes[self._kind].heapIndex
-        return int(budget.heapBudget[heap]) - int(budget.heapUsage[heap])
+        heap = int(self._properties.memoryTypes[self._kind].heapIndex)
+        return told[heap]
 
     def _memory_type(self, allowed: int, needed: int, liked: int) -> int:
         """Return the type in the largest heap that has what is needed, and what is liked if any."""
@@ -281,7 +286,7 @@ def _open(card: Card) -> Any:
         pQueuePriorities=[1.0],
     )
     wanted = [BUDGET] if BUDGET in card.extensions else []
-    if has_dot and card.api < (1, 3):
+    if has_dot:
         wanted.append(INTEGER_DOT)
     info = struct(
         "DeviceCreateInfo",

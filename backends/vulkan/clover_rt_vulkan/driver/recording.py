@@ -1,8 +1,9 @@
 """Recordings: dispatches in command buffers, made once and submitted for every pass.
 
-A recording is one submission unless it takes longer than the budget: then it is cut into several of
-about equal time, since a desktop's driver resets a card whose submission runs for seconds. The
-first run, whose time is not known, is cut every FIRST dispatches.
+A recording is one submission unless it takes longer than the budget: then it is cut between layers
+into several of about equal time, since a desktop's driver resets a card whose submission runs for
+seconds. The first run, whose time is not known, is cut at the first layer after FIRST dispatches,
+and so on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from vulkan import ffi, lib
 
 from clover_rt_vulkan.driver import Dispatch
 from clover_rt_vulkan.driver.cards import Card
-from clover_rt_vulkan.driver.order import even_cuts, stages
+from clover_rt_vulkan.driver.order import cuts, first_cuts, stages
 from clover_rt_vulkan.driver.queue import COPIES, SHADERS, Queue, barrier, begin
 from clover_rt_vulkan.driver.vk import NULL, call, made, struct
 
@@ -29,19 +30,24 @@ SLACK = 1.5
 class Recording:
     """Dispatches, recorded as `pieces`: command buffers that are submitted one by one.
 
+    layers  index of the first dispatch of each layer
     number  of the submission that ends its last run; 0 before the first
     """
 
-    def __init__(self, queue: Queue, card: Card, dispatches: Sequence[Dispatch]) -> None:
+    def __init__(
+        self, queue: Queue, card: Card, dispatches: Sequence[Dispatch], layers: Sequence[int]
+    ) -> None:
         self.queue = queue
         self.dispatches = tuple(dispatches)
+        # a layer without dispatches begins where the next one does
+        self.layers = sorted({start for start in layers if start < len(self.dispatches)})
         self.number = 0
         self.pieces: list[Any] = []
         self._device = queue.device
         self._clock = card.tick_ns if card.clock_bits else 0.0
         self._mask = (1 << card.clock_bits) - 1
         self._stages = frozenset(stages(self.dispatches))
-        self._starts = list(range(0, len(self.dispatches), FIRST))
+        self._starts = first_cuts(self.layers, FIRST)
         self.handles = Handles(self._device, queue.pool)
         self._sets = self._bind()
         self._record()
@@ -55,13 +61,13 @@ class Recording:
         if not seconds:
             return
         total, longest = sum(seconds), max(seconds)
-        parts = min(max(1, ceil(total / budget_s)), len(self.dispatches))
+        parts = max(1, ceil(total / budget_s))
         if longest <= SLACK * budget_s and len(self.pieces) <= max(parts, 2 * parts - 2):
             return
         costs = []
         for each, (lo, hi) in zip(seconds, self._ranges(), strict=True):
             costs += [each / (hi - lo)] * (hi - lo)
-        starts = even_cuts(costs, parts)
+        starts = cuts(costs, self.layers, budget_s)
         if starts == self._starts:
             # one dispatch alone may be over the budget
             return

@@ -1,0 +1,130 @@
+"""Build and install kp, the package of the Kompute driver: `python -m` with this module's name.
+
+kp is published as source alone. Left to itself its build fetches headers by git, and its metadata
+asks for a numpy older than ours, with which it runs all the same. So it is built here with what the
+system and the extra `kompute` have, and installed without asking for anything. The wheel is kept in
+`clover-rt/kompute` of the user's cache folder: a second run only installs it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from clover_rt.cache import cache_folder
+from clover_rt.errors import BackendUnavailable, CloverError
+
+VERSION = "0.9.0"
+# headers by Debian's packages of them, and modules that the build imports
+HEADERS = {"vulkan/vulkan.hpp": "libvulkan-dev", "fmt/format.h": "libfmt-dev"}
+MODULES = ("pip", "pybind11", "setuptools", "wheel")
+# what the build would else fetch
+OFF = ("USE_BUILT_IN_VULKAN_HEADER", "USE_BUILT_IN_PYBIND11", "USE_BUILT_IN_FMT", "INSTALL")
+ERROR = re.compile("CMake Error|error:")
+# lines of a log that are shown, from the first that tells of an error
+SHOWN = 16
+
+
+def main() -> int:
+    """Build kp where the cache has none for this Python, and install it; return an exit code."""
+    try:
+        wheel = build(cache_folder("kompute"))
+        install = ("install", "--no-deps", "--force-reinstall", str(wheel))
+        _pip(install, os.environ, f"{wheel.name} was to be installed")
+    except CloverError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(f"kp {VERSION} is installed; the wheel is kept as {wheel}")
+    return 0
+
+
+def build(folder: Path) -> Path:
+    """Return kp's wheel for this Python: the folder's, or one built into it now.
+
+    Raises BackendUnavailable: CRT-3532 what the build needs is missing, CRT-3533 it fails.
+    """
+    pattern = f"kp-{VERSION}-cp{sys.version_info.major}{sys.version_info.minor}-*.whl"
+    for wheel in folder.glob(pattern):
+        return wheel
+    missing = needs(os.environ)
+    if missing:
+        raise BackendUnavailable(
+            what=f"kp {VERSION} was to be built",
+            evidence=f"missing: {', '.join(missing)}",
+            fix="pip install 'clover-rt[kompute]', and on Debian: apt-get install cmake g++ "
+            f"{' '.join(HEADERS.values())}",
+            code="CRT-3532",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
+    _pip((*wanted, f"kp=={VERSION}"), settings(os.environ), f"kp {VERSION} was to be built")
+    return next(folder.glob(pattern))
+
+
+def needs(environ: Mapping[str, str]) -> list[str]:
+    """Return what the build needs and does not find: programs, headers, Python modules."""
+    path = environ.get("PATH", "")
+    compiler = shutil.which(environ.get("CXX") or "c++", path=path)
+    missing = [] if shutil.which("cmake", path=path) else ["cmake"]
+    if compiler is None:
+        missing.append("a C++ compiler")
+    else:
+        missing += [h for h in HEADERS if not _has_header(compiler, h, environ)]
+    return missing + [m for m in MODULES if importlib.util.find_spec(m) is None]
+
+
+def settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the build is run with."""
+    import pybind11
+
+    # its CMake takes the environment that is active, or the first `python` of the path
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
+    # its setup.py takes one digit
+    jobs = environ.get("KOMPUTE_PYTHON_NUM_PARALLEL_THREADS") or str(min(os.cpu_count() or 1, 9))
+    return {
+        **environ,
+        **{f"KOMPUTE_OPT_{name}": "OFF" for name in OFF},
+        "PATH": path,
+        "VIRTUAL_ENV": sys.prefix,
+        "pybind11_DIR": pybind11.get_cmake_dir(),
+        "KOMPUTE_PYTHON_NUM_PARALLEL_THREADS": jobs,
+    }
+
+
+def _has_header(compiler: str, header: str, environ: Mapping[str, str]) -> bool:
+    source = f"#if !__has_include(<{header}>)\n#error missing\n#endif\n"
+    words = [compiler, "-E", "-x", "c++", "-"]
+    done = subprocess.run(words, input=source, env=dict(environ), capture_output=True, text=True)
+    return done.returncode == 0
+
+
+def _pip(words: tuple[str, ...], environ: Mapping[str, str], what: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
+    done = subprocess.run(
+        command,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        lines = done.stdout.rstrip().splitlines()
+        start = next((i for i, line in enumerate(lines) if ERROR.search(line)), -SHOWN)
+        told = "\n".join(lines[start:][:SHOWN])
+        raise BackendUnavailable(
+            what=what,
+            evidence=f"pip ended with {done.returncode}:\n{told}",
+            fix="read what it says; the raw driver needs no kp",
+            code="CRT-3533",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

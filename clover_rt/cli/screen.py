@@ -8,14 +8,14 @@ import sys
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from clover_rt.cli import events
-from clover_rt.cli.frames import Vocabulary
 from clover_rt.cli.parser import DEFAULT_MODEL
 from clover_rt.cli.progress import Progress
-from clover_rt.cli.show import Show, can_draw
 from clover_rt.errors import BadInput
 
 if TYPE_CHECKING:
     from clover_rt.api import AnyEvent, EndEvent, PassEvent, Response
+    from clover_rt.cli.frames import Vocabulary
+    from clover_rt.cli.show import Show
 
 
 class Screen:
@@ -35,9 +35,13 @@ class Screen:
         self._out = out
         self._progress = progress
         self._has_text = tokenizer is not None
-        self._show = None
-        if args.show and can_draw(out, sys.stderr):
-            self._show = Show(out, sys.stderr, tokenizer)
+        self._show: Show | None = None
+        if args.show:
+            # what only --show needs would cost every command
+            from clover_rt.cli.show import Show, can_draw
+
+            if can_draw(out, sys.stderr):
+                self._show = Show(out, sys.stderr, tokenizer)
         self._last = ""
 
     def start(self, response: Response, plan: dict[str, Any] | None) -> None:

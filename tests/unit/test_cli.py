@@ -85,6 +85,7 @@ class Model:
         )
         self.events = events
         self.notes = ()
+        self.counted = {}
         self.loaded = self.asked = self.response = None
         self.closed = False
 
@@ -113,6 +114,9 @@ class Model:
 
     def report(self):
         return {"nodes": 9}
+
+    def tally(self):
+        return self.counted
 
     def profile(self):
         return "the profile"
@@ -484,6 +488,12 @@ def test_the_summary_counts_one_token_as_one(model, capsys):
     model.events = [end(tokens=1)]
     assert main(["run", "Hi"]) == 0
     assert " · 1 token · " in capsys.readouterr().err
+
+
+def test_the_summary_tells_what_the_device_counted(model, capsys):
+    model.counted = {"submissions": 3, "cut passes": 0}
+    assert main(["run", "Hi"]) == 0
+    assert " · 3 submissions · 0 cut passes · native ops " in capsys.readouterr().err
 
 
 def test_ids_are_printed_where_there_is_no_tokenizer(model, capsys):

@@ -21,7 +21,8 @@ To make a peer: unpack the source package of llama-cpp-python 0.3.36, remove the
 `vendor/llama.cpp/.git`, and build the target `llama-bench` there with CMake in Release mode. On a
 processor with AMX build it once more with -DGGML_NATIVE=OFF and only the instruction sets up to
 AVX512_VNNI turned on: that build is the one to compare with. The first peer named is the one that
-targets are for, and the only one that is measured at a depth, which takes most of the time.
+targets are for, and the only one that is measured at a depth, which takes most of the time. Stopped
+with Ctrl-C it reports the rounds that are whole.
 """
 
 from __future__ import annotations
@@ -109,6 +110,17 @@ class Measured:
     experts: dict[str, list[list[int]]] = field(default_factory=lambda: defaultdict(list))
     about: dict[str, dict[str, Any]] = field(default_factory=dict)
     peak: dict[str, float] = field(default_factory=dict)
+
+    def extend(self, other: Measured) -> None:
+        """Add the numbers of another round."""
+        for name, values in other.ours.items():
+            self.ours[name] += values
+        for peer, times in other.peers.items():
+            for name, values in times.items():
+                self.peers[peer][name] += values
+        for coreset, layers in other.experts.items():
+            self.experts[coreset] += layers
+        self.about |= other.about
 
 
 def add_peer(
@@ -297,6 +309,19 @@ def check_geometry(pair: Pair, about: dict[str, Any]) -> None:
         sys.exit(f"{pair.folder} has {mine} parameters and {pair.gguf} {theirs}: not one geometry")
 
 
+def one_round(args: argparse.Namespace, folders: dict[str, dict[str, Path]]) -> dict[str, Measured]:
+    """Return what one round gives for each pair."""
+    found = {pair.name: Measured() for pair in args.pair}
+    for pair in args.pair:
+        measured = found[pair.name]
+        for peer in args.peer:
+            depths = depths_of(args) if peer is args.peer[0] else [0]
+            add_peer(measured, peer, pair, depths, args)
+            check_geometry(pair, measured.about[peer.name])
+        add_ours(measured, folders[pair.name], args)
+    return found
+
+
 def output(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -331,25 +356,27 @@ def main() -> None:
             }
             for pair in args.pair
         }
-        for done in range(args.rounds):
-            for pair in args.pair:
-                measured = found[pair.name]
-                for peer in args.peer:
-                    depths = depths_of(args) if peer is args.peer[0] else [0]
-                    add_peer(measured, peer, pair, depths, args)
-                    if done == 0:
-                        check_geometry(pair, measured.about[peer.name])
-                add_ours(measured, folders[pair.name], args)
-            print(f"round {done + 1} of {args.rounds}", file=sys.stderr)
+        done = 0
+        try:
+            while done < args.rounds:
+                for name, measured in one_round(args, folders).items():
+                    found[name].extend(measured)
+                done += 1
+                print(f"round {done} of {args.rounds}", file=sys.stderr)
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            print(f"stopped: the report is of {done} whole rounds", file=sys.stderr)
         for pair in args.pair:
             found[pair.name].peak = peak_of_run(folders[pair.name]["on"], args)
-    settings = ("precision", "threads", "rounds", "repeats", "depth", "seed")
+    settings = ("precision", "threads", "repeats", "depth", "seed")
     report = {
         "benchmark": "vs_llama_cpp",
         "schema": 2,
         **environment(),
         "settings": {
             **{n: getattr(args, n) for n in settings},
+            "rounds": done,
             "prompt": PROMPT,
             "rows": ROWS,
             "prefill": PREFILL,

@@ -184,6 +184,29 @@ def test_a_folder_with_the_coreset_off_is_the_same_checkpoint_with_another_confi
     assert (out / "model.safetensors").resolve() == (BUILTIN / "model.safetensors").resolve()
 
 
+def test_what_is_stopped_reports_its_whole_rounds(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [measured(bench, rounds=1), measured(bench, rounds=1)]
+
+    def one_round(*_: Any) -> dict[str, Any]:
+        if not left:
+            raise KeyboardInterrupt
+        return {"q4": left.pop()}
+
+    monkeypatch.setattr(bench, "one_round", one_round)
+    monkeypatch.setattr(bench, "peak_of_run", lambda *_: {"peak_mb": 1.0, "files_mb": 1.0})
+    out = tmp_path / "out.json"
+    given = ["--peer", "no-amx=BIN", "--pair", f"q4={BUILTIN},a.gguf", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["vs_llama_cpp.py", *given])
+    bench.main()
+    told = json.loads(out.read_text())
+    assert told["settings"]["rounds"] == 2
+    assert told["results"]["q4"]["ours_ms"]["preview_on"]["rounds"] == 2
+    with pytest.raises(KeyboardInterrupt):
+        bench.main()
+
+
 @pytest.mark.full
 def test_a_whole_run_writes_every_row(
     bench: Any, peer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ import pytest
 CODE = "import sys; from clover_rt.cli import main; sys.exit(main())"
 
 
-def cpu_seconds(*argv):
+def cpu_seconds(*argv, code=CODE):
     """Return user and system time of one process."""
 
     def total():
@@ -23,13 +23,15 @@ def cpu_seconds(*argv):
         return used.ru_utime + used.ru_stime
 
     before = total()
-    subprocess.run([sys.executable, "-c", CODE, *argv], capture_output=True, check=True)
+    subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, check=True)
     return total() - before
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["run", "--help"]], ids=" ".join)
 def test_help_takes_under_150_ms_of_cpu_time(argv):
-    assert min(cpu_seconds(*argv) for _ in range(5)) < 0.150
+    """Where an interpreter alone takes over 30 ms to start, the machine is slow at the moment."""
+    slowness = max(1.0, min(cpu_seconds(code="pass") for _ in range(5)) / 0.030)
+    assert min(cpu_seconds(*argv) for _ in range(5)) < 0.150 * slowness
 
 
 @pytest.mark.parametrize("mode", ["diffusion", "ar", "self-spec"])

@@ -22,7 +22,7 @@ from clover_rt.backend import Device, Usage
 from clover_rt.errors import BackendUnavailable, CompileError, DeviceLost, OutOfMemory
 from clover_rt.ops import HOT
 from clover_rt_vulkan.driver import Binding, Dispatch, DriverFailure, Shape, Trouble, build_kompute
-from tests.backends.vulkan_devices import open_vulkan
+from tests.backends.vulkan_devices import HOT_CASES, open_vulkan
 
 
 class Tensor:
@@ -395,19 +395,7 @@ class OnKompute(clover_rt_conformance.Suite):
 
 
 class TestHotOps(OnKompute):
-    cases: ClassVar[tuple[str, ...]] = (
-        "device/copies",
-        "device/new-memory-is-zero",
-        "linear/*/T=7,N=63,K=192",
-        "expert_gemm/q4-32/T=[017]/spread",
-        "expert_gemm/q8/T=7/spread",
-        "expert_gemm/bf16/T=7/spread",
-        "expert_gemm/f32/T=7/spread",
-        "expert_gemm/256-experts",
-        "block_scan/H=4,K=16,V=24/*",
-        "block_scan/equal-keys-kept/*",
-        "confidence_topk/f32/*",
-    )
+    cases = HOT_CASES
 
 
 class TestAGoldenRun(OnKompute):

@@ -71,19 +71,32 @@ def main(wrong: str, folder: str) -> None:
     print(END)
 
 
-def told(wrong: str, folder: Path) -> str:
-    """Return what a process under the layers says."""
+def under_layers(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words under the layers."""
     open_vulkan().close()
     from clover_rt_vulkan.driver.vk import listed, text
 
     there = listed("vkEnumerateInstanceLayerProperties", "VkLayerProperties")
     if LAYER not in [text(found.layerName) for found in there]:
         pytest.fail(f"needs {LAYER}: apt-get install vulkan-validationlayers")
-    words = [sys.executable, "-m", f"tests.backends.{Path(__file__).stem}", wrong, str(folder)]
-    done = subprocess.run(
-        words, cwd=ROOT, env=os.environ | ENABLED, capture_output=True, text=True, check=False
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | ENABLED, capture_output=True, text=True, check=False
     )
+
+
+def told(wrong: str, folder: Path) -> str:
+    """Return what the passes of this module say under the layers."""
+    done = under_layers(f"tests.backends.{Path(__file__).stem}", wrong, str(folder))
     return done.stdout + done.stderr
+
+
+@pytest.mark.full
+def test_the_layers_have_nothing_to_say_of_a_golden_run() -> None:
+    file = str(Path(__file__).with_name("test_vulkan_conformance.py"))
+    done = under_layers("pytest", file, "-k", "TestAGoldenRun", "-s")
+    assert done.returncode == 0, done.stdout
+    assert "Validation" not in done.stdout + done.stderr
 
 
 @pytest.mark.full

@@ -10,6 +10,20 @@ import pytest
 if TYPE_CHECKING:
     from clover_rt_vulkan.device import VulkanDevice
 
+# of the hot ops, judged through each driver
+HOT_CASES = (
+    "device/copies",
+    "device/new-memory-is-zero",
+    "linear/*/T=7,N=63,K=192",
+    "expert_gemm/q4-32/T=[017]/spread",
+    "expert_gemm/q8/T=7/spread",
+    "expert_gemm/bf16/T=7/spread",
+    "expert_gemm/f32/T=7/spread",
+    "expert_gemm/256-experts",
+    "block_scan/H=4,K=16,V=24/*",
+    "block_scan/equal-keys-kept/*",
+    "confidence_topk/f32/*",
+)
 MISSING = "apt-get install libvulkan1 mesa-vulkan-drivers; pip install vulkan"
 
 

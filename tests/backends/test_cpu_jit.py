@@ -21,6 +21,7 @@ from clover_rt.spec import Format, Precision
 from clover_rt_conformance.harness import call
 from clover_rt_cpu.device import CpuDevice
 from clover_rt_cpu.jit import amx, build, isa, jit_kernels
+from clover_rt_cpu.jit.attend_tiles import TILE, Tiles
 from clover_rt_cpu.jit.kernel import Jit
 from clover_rt_cpu.jit.lang import WORD, Code
 from clover_rt_cpu.jit.maths import exp, log, softplus
@@ -327,6 +328,17 @@ def test_products_of_many_rows_use_the_tiles_of_amx(fmt: Format) -> None:
     # eight groups of columns, for whole tiles and for the last rows
     assert text.count("tdpbssd") == 16
     assert inner.has_many and not Inner(found, fmt, False, False).has_many
+
+
+def test_attention_in_bfloat16_uses_the_tiles_of_amx() -> None:
+    found = isa.make("amx", host=False)
+    machine = build.target_machine(found)
+
+    def emit(module: ir.Module) -> None:
+        Tiles(module, "attend", TILE, True, found).parts()
+
+    # four tiles of keys by two numbers of a query; columns four at a time, and the last two
+    assert build.listing(machine, "attend", emit).count("tdpbf16ps") == 4 * 2 + 4 + 2
 
 
 def test_amx_is_used_only_where_the_system_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from clover_rt.ops import attend, block_memory, confidence_topk, expert_gemm, group_rows, linear
-from clover_rt.ops.common import plain_table, random_rows, random_weight
-from clover_rt.spec import Case, OpSpec, Precision
+from clover_rt.ops.common import plain_table, random_rows, random_weight, table
+from clover_rt.spec import PAGE_ROWS, Case, Kind, OpSpec, Precision
 from clover_rt_conformance.harness import call
 from clover_rt_cpu.device import CpuDevice
 from clover_rt_cpu.jit.isa import supported
@@ -91,6 +92,48 @@ def test_expert_gemm_in_company(generated: CpuDevice, fmt: str, precision: Preci
         return out.reshape(len(rows), top_k * d)
 
     assert_company_changes_no_bit(run)
+
+
+@pytest.mark.parametrize("heads, groups, width", [(8, 1, 256), (6, 2, 96), (4, 4, 40)])
+def test_attention_over_several_splits_of_a_bfloat16_cache(
+    generated: CpuDevice, heads: int, groups: int, width: int
+) -> None:
+    """Against float64, and in chunks: rows on both sides of place 1024, where a split begins."""
+    rng = np.random.default_rng(10)
+    total, start, slot_pages = 70, 1000, 17
+    columns = groups * width
+    q = random_rows(rng, total, heads * width) * 2
+    k, v = (random_rows(rng, total, columns) for _ in range(2))
+    pages = rng.permutation(slot_pages).astype(np.int32)[None]
+    pools = [random_rows(rng, slot_pages * PAGE_ROWS, columns).astype(bfloat16) for _ in range(2)]
+    axes = {"H": heads, "G": groups, "K": width, "slots": 1}
+    axes |= {"slot_pages": slot_pages, "pages": slot_pages}
+
+    def given(lo: int, n: int) -> dict[str, Any]:
+        """Return the operands of n rows; those before them are in the pages."""
+        past = attend.pool_rows(pages, 0, start, lo)
+        filled = [pool.copy() for pool in pools]
+        for pool, own in zip(filled, (k, v), strict=True):
+            pool[past] = own[:lo].astype(bfloat16)
+        rows = slice(lo, lo + n)
+        names = {"k_pool": filled[0], "v_pool": filled[1], "page_table": pages}
+        params = table([(Kind.COMMIT, 0, n, start + lo)])
+        return {"params": params, "q": q[rows], "k": k[rows], "v": v[rows], **names}
+
+    def run(lo: int, n: int) -> np.ndarray:
+        inputs = given(lo, n)
+        return run_op(
+            generated, attend.SPEC, inputs, {**axes, "T": n}, Precision.FAST, heads=heads
+        )["y"]
+
+    whole = run(0, total)
+    want = attend.reference(**given(0, total), heads=heads)["y"]
+    # shares are rounded to 1 part in 512, and a query to 1 in 2^17, which moves logits of up to
+    # 100 by less than that: twice of it for both
+    assert np.abs(whole - want).max() <= np.abs(v).max() / 256
+    for size in (1, 7, 32):
+        parts = [run(lo, min(size, total - lo)) for lo in range(0, total, size)]
+        assert np.concatenate(parts).tobytes() == whole.tobytes(), f"chunks of {size} rows"
 
 
 needs_amx = pytest.mark.skipif(

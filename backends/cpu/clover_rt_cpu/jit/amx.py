@@ -9,6 +9,8 @@ bits are the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llvmlite import ir
 
 from clover_rt.spec import Format
@@ -40,7 +42,17 @@ def emit(module: ir.Module, inner: Inner) -> None:
     block, first, stride, count, columns, shift, out = code.parameters
     at = Block.at(code, block)
     weights, sums = code.room(W_BYTES * GROUPS), code.room(SUM_BYTES * GROUPS)
-    _configure(code, count)
+    last = code.most(count % ROWS, 1)
+    configure(
+        code,
+        [
+            *((tile, ROWS, 4 * BLOCK) for tile in SUMS),
+            *((tile, ROWS, GROUP) for tile in X),
+            *((tile, GROUP // 4, 4 * BLOCK) for tile in W),
+            *((tile, last, 4 * BLOCK) for tile in LAST_SUMS),
+            *((tile, last, GROUP) for tile in LAST_X),
+        ],
+    )
     with code.loop(0, count) as i:
         code.store(code.const(F32V, 0.0), out + i * (4 * BLOCK), 64)
     with code.loop(0, columns // GROUP, GROUPS) as k:
@@ -55,10 +67,10 @@ def emit(module: ir.Module, inner: Inner) -> None:
             def whole(records: Value = records) -> None:
                 _multiply(code, SUMS, X, records, stride, weights, sums)
 
-            def last(records: Value = records) -> None:
+            def rest(records: Value = records) -> None:
                 _multiply(code, LAST_SUMS, LAST_X, records, stride, weights, sums)
 
-            code.either(left >= ROWS, whole, last)
+            code.either(left >= ROWS, whole, rest)
             with code.loop(0, code.least(left, ROWS)) as i:
                 to = out + (lo + i) * (4 * BLOCK)
                 _scale(code, scales, records + i * stride, sums + i * 64, to)
@@ -66,23 +78,16 @@ def emit(module: ir.Module, inner: Inner) -> None:
     code.end()
 
 
-def _configure(code: Code, count: Value) -> None:
-    """Give the tiles their shapes: rows, and bytes of a row."""
-    last = code.most(count % ROWS, 1).to(I8)
+def configure(code: Code, shapes: Iterable[tuple[int, Value | int, int]]) -> None:
+    """Give tiles their shapes: number, rows, and bytes of a row."""
     shape = code.room(64)
     code.store(code.const(I32V, 0), shape, 64)
     # the only palette there is
     code.store(code.const(I8, 1), shape)
-    for tiles, rows, width in (
-        (SUMS, ROWS, 4 * BLOCK),
-        (X, ROWS, GROUP),
-        (W, GROUP // 4, 4 * BLOCK),
-        (LAST_SUMS, last, 4 * BLOCK),
-        (LAST_X, last, GROUP),
-    ):
-        for tile in tiles:
-            code.store(code.const(I16, width), shape + (16 + 2 * tile))
-            code.store(code.like(rows, last), shape + (48 + tile))
+    for tile, rows, width in shapes:
+        count = rows.to(I8) if isinstance(rows, Value) else code.const(I8, rows)
+        code.store(code.const(I16, width), shape + (16 + 2 * tile))
+        code.store(count, shape + (48 + tile))
     code.instruct("llvm.x86.ldtilecfg", shape)
 
 

@@ -22,7 +22,7 @@ from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import PAGE_ROWS, Numerics, Signature
 from clover_rt_cpu.jit.attend_code import QUERIES, SPLIT, Kernel
 from clover_rt_cpu.jit.attend_pairs import Pairs
-from clover_rt_cpu.jit.isa import Isa
+from clover_rt_cpu.jit.attend_tiles import TILE, Tiles
 from clover_rt_cpu.jit.kernel import PLAIN_TYPES, JitKernel, address, addresses, padded
 from clover_rt_cpu.jit.table import offsets
 from clover_rt_cpu.jit.values import LANES
@@ -44,9 +44,10 @@ class Sizes:
     splits: int
     is_split: bool
     parts_bytes: int
+    held: int
 
     @staticmethod
-    def of(sig: Signature, tile: int) -> Sizes:
+    def of(sig: Signature, kind: type[Kernel], tile: int) -> Sizes:
         step = 2 * LANES if sig.dtype("k_pool").itemsize == 2 else LANES
         heads, width = sig["H"], -(-sig["K"] // step) * step
         each = heads // sig["G"]
@@ -54,7 +55,7 @@ class Sizes:
         queries = -(-rows * each // tile) * tile
         splits = -(-(sig["slot_pages"] * PAGE_ROWS + sig["T"]) // SPLIT)
         parts = splits * sig["T"] * heads * (width + LANES) * 4
-        return Sizes(rows, queries, width, splits, parts <= MOST_PARTS, parts)
+        return Sizes(rows, queries, width, splits, parts <= MOST_PARTS, parts, kind.held)
 
     @property
     def thread_parts(self) -> tuple[int, ...]:
@@ -62,16 +63,12 @@ class Sizes:
         tile = PAGE_ROWS * self.width * 4
         records = 0 if self.is_split else self.queries * (self.width + LANES) * 4
         spare = (self.width + LANES) * 4
-        return (self.queries * self.width * 4, tile, tile, tile, records, records, spare)
+        keys = tile * self.held
+        return (self.queries * self.width * 4, keys, keys, tile, records, records, spare)
 
     @property
     def thread_bytes(self) -> int:
         return padded(sum(self.thread_parts))
-
-
-def tile_rows(isa: Isa) -> int:
-    """Return how many queries share one reading of the keys from registers."""
-    return 4 if isa.is_wide else 1
 
 
 class Attend(JitKernel):
@@ -92,8 +89,15 @@ class Attend(JitKernel):
         """Are both products those of bfloat16 numbers, with float32 sums?"""
         return self.jit.isa.pairs and sig.dtype("k_pool").itemsize == 2
 
+    def _form(self, sig: Signature) -> tuple[type[Kernel], int]:
+        """Return what emits the functions, and how many queries share a reading of the keys."""
+        isa = self.jit.isa
+        if self._multiplies_pairs(sig):
+            return (Tiles, TILE) if isa.matrices else (Pairs, 4)
+        return Kernel, 4 if isa.is_wide else 1
+
     def _sizes(self, sig: Signature) -> Sizes:
-        return Sizes.of(sig, tile_rows(self.jit.isa))
+        return Sizes.of(sig, *self._form(sig))
 
     def scratch(self, sig: Signature) -> int:
         sizes = self._sizes(sig)
@@ -118,21 +122,20 @@ class Attend(JitKernel):
             *(sizes.rows, sizes.queries, sig["T"], parts, own, sizes.thread_bytes, sizes.width),
             *offsets(sig.layout, "segments"),
         )
-        tile = tile_rows(self.jit.isa)
-        isa = self.jit.isa if self._multiplies_pairs(sig) else None
-        kind = "pairs" if isa else "bf16" if halves else "f32"
+        form, tile = self._form(sig)
+        kind = f"{form.__name__.lower()}_{'bf16' if halves else 'f32'}"
 
-        def emit(
-            body: Callable[[Kernel], None], split: bool = False
-        ) -> Callable[[ir.Module, str], None]:
-            kernel = Pairs if isa else Kernel
-            return lambda m, n: body(kernel(m, n, tile, halves, split, isa))
+        def emit(body: Callable[[Kernel], None]) -> Callable[[ir.Module, str], None]:
+            return lambda m, n: body(form(m, n, tile, halves, self.jit.isa))
+
+        def merge(module: ir.Module, name: str) -> None:
+            Kernel(module, name, tile, halves, self.jit.isa, split=True).merge_rows()
 
         if sizes.is_split:
             calls = [
-                self.call(f"attend_parts_{kind}", emit(Kernel.parts), *words),
-                self.call("attend_merge", emit(Kernel.merge_rows, split=True), *words),
+                self.call(f"attend_parts_{kind}", emit(form.parts), *words),
+                self.call("attend_merge", merge, *words),
             ]
         else:
-            calls = [self.call(f"attend_whole_{kind}", emit(Kernel.whole), *words)]
+            calls = [self.call(f"attend_whole_{kind}", emit(form.whole), *words)]
         return self.step(calls, operands, scratch)

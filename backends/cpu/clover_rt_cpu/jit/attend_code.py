@@ -26,6 +26,8 @@ class Kernel:
 
     step = 1
     query_parts = 1
+    held = 1
+    """Tiles of keys, and of own keys, that a thread has room for at a time."""
 
     def __init__(
         self,
@@ -33,8 +35,8 @@ class Kernel:
         name: str,
         tile: int,
         halves: bool,
+        isa: Isa,
         split: bool = False,
-        isa: Isa | None = None,
     ) -> None:
         self.code = code = Code(module, name, split=split)
         self.tile = tile
@@ -56,8 +58,8 @@ class Kernel:
         tile_bytes = self.width * (PAGE_ROWS * 4)
         self.queries_at = base
         self.keys_at = base + self.queries * self.width * 4
-        self.own_k = self.keys_at + tile_bytes
-        self.own_v = self.own_k + tile_bytes
+        self.own_k = self.keys_at + tile_bytes * self.held
+        self.own_v = self.own_k + tile_bytes * self.held
         self.after = self.own_v + tile_bytes
         self.shares = code.room(4 * tile * PAGE_ROWS)
         self.homes = code.room(8 * (QUERIES + 64))

@@ -54,7 +54,6 @@ class Pairs(Kernel):
 
     def _multiply(self, sums: list[list[Var]], factors: list[Value], line: list[Value]) -> None:
         code = self.code
-        assert self.isa is not None
         for totals, factor in zip(sums, factors, strict=True):
             x = code.load(I32, factor).splat()
             for total, pair in zip(totals, line, strict=True):

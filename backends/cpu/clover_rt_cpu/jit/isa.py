@@ -34,7 +34,7 @@ class Isa:
     flips    8-bit codes are stored with 128 added, for a dot product of unsigned with signed bytes
     pairs    there is a dot product of pairs of bfloat16
     is_wide  vectors have 512 bits
-    matrices many rows are multiplied by AMX
+    matrices many rows, and attention in bfloat16, are multiplied by AMX
     """
 
     name: str
@@ -99,7 +99,7 @@ class Isa:
 
 AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "fma", "f16c")
 AVX2 = ("avx2", "fma", "f16c")
-AMX = (*AVX512, "amx-tile", "amx-int8")
+AMX = (*AVX512, "avx512bf16", "amx-tile", "amx-int8", "amx-bf16")
 NEON = ("neon", "dotprod")
 
 

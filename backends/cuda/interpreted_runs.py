@@ -192,10 +192,12 @@ def main() -> int:
     os.environ[INTERPRET] = "1"
     is_wrong = False
     for backend, case in chosen(args.backend, args.only):
-        table = read()
-        entry = result(table, backend, case)
+        entry = result(read(), backend, case)
         if entry is None and not args.list:
-            entry = table["runs"][key_of(backend, case)] = compare(backend, case)
+            entry = compare(backend, case)
+            # read again: another process may have written its own runs meanwhile
+            table = read()
+            table["runs"][key_of(backend, case)] = entry
             write(table)
         print(f"{key_of(backend, case)}: {entry or 'missing'}", flush=True)
         is_wrong |= bool(entry and entry["wrong"])

@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", default=["q4", "q8", "bf16"])
     parser.add_argument("--precisions", nargs="+", default=["fast", "exact"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--isa", help="avx512, avx2, neon or numpy (default: the best there is)")
+    parser.add_argument("--isa", help="amx, avx512, avx2, neon, numpy (default: the best there is)")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")

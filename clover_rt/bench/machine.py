@@ -47,14 +47,16 @@ def cpu_name() -> str:
 
 
 def peak_bytes() -> int:
-    """Return the largest resident size that this process ever had."""
+    """Return the largest resident size that this process ever had; 0 where that is not told."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    import resource
-
+    try:
+        import resource
+    except ImportError:
+        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import pwd
 import shutil
 import signal
 import socket
@@ -28,7 +27,8 @@ class Ran:
     """How a command ended.
 
     state  "done" (it returned `code`), "absent" (no such program), "unstarted" (the system does
-           not start it), "timed out", or "crashed" (a signal ended it; `code` is minus its number)
+           not start it), "timed out", or "crashed" (a signal ended it, and `code` is minus its
+           number; on Windows an exception, and `code` is that)
     """
 
     state: str
@@ -52,7 +52,7 @@ class Ran:
             ABSENT: "no such program",
             UNSTARTED: "cannot be started",
             TIMED_OUT: f"timed out after {self.seconds:.0f} s",
-            CRASHED: f"ended by signal {_signal(-self.code)}",
+            CRASHED: f"ended by {_cause(self.code)}",
         }.get(self.state, f"exit code {self.code}")
         last = self.err.strip().splitlines()[-1:]
         return f"{words}: {last[0].strip()}" if last else words
@@ -121,15 +121,13 @@ class Host:
             disk=_disk,
             backends=survey,
             packages=_packages(),
-            uid=os.geteuid(),
-            gids=frozenset({os.getegid(), *os.getgroups()}),
+            **_identity(),
             cores=cores,
             usable_cores=len(able(0)) if able is not None else cores,
             machine=platform.machine(),
             system=platform.system(),
             kernel=platform.release(),
             python=platform.python_version(),
-            user=_user(),
             name=socket.gethostname(),
             home=os.path.expanduser("~"),
         )
@@ -166,6 +164,8 @@ class Host:
 
 
 CHILD = ("-m", "clover_rt.doctor.child")
+# from here on a code of Windows is that of an exception nobody caught
+WINDOWS_CRASH = 0xC0000000
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> Ran:
@@ -193,14 +193,16 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> Ran
     except BaseException:
         _end(process)
         raise
-    state = CRASHED if process.returncode < 0 else DONE
+    is_crashed = process.returncode < 0 or process.returncode >= WINDOWS_CRASH
+    state = CRASHED if is_crashed else DONE
     return Ran(state, process.returncode, out, err)
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
-    except OSError:
+    except (OSError, AttributeError):
+        # Windows has no groups of processes
         process.kill()
     # one that hangs in a driver cannot be ended; doctor goes on without it
     try:
@@ -255,15 +257,28 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _user() -> str:
+def _identity() -> dict[str, Any]:
+    """Return who this process runs as; Windows has no numbers for it."""
+    if not hasattr(os, "geteuid"):
+        return {"user": os.environ.get("USERNAME", "")}
+    import pwd
+
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return os.environ.get("USER", "")
+        user = os.environ.get("USER", "")
+    return {
+        "uid": os.geteuid(),
+        "gids": frozenset({os.getegid(), *os.getgroups()}),
+        "user": user,
+    }
 
 
-def _signal(number: int) -> str:
+def _cause(code: int) -> str:
+    """Return what a crashed program's code says: a signal, or on Windows an exception."""
+    if code > 0:
+        return f"exception 0x{code:08X}"
     try:
-        return signal.Signals(number).name
+        return f"signal {signal.Signals(-code).name}"
     except ValueError:
-        return str(number)
+        return f"signal {-code}"

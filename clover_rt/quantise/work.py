@@ -9,7 +9,6 @@ A process holds a lock on OUT.partial while it works.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clover_rt.errors import BadInput
+from clover_rt.quantise.lock import Lock
 from clover_rt.quantise.shards import Shard, index, tool
 from clover_rt.quantise.write import PART, sync
 from clover_rt.weights import Checkpoint
@@ -75,18 +75,15 @@ class Work:
             self._refuse_existing(resume)
             self._check_room()
             self.partial.mkdir(exist_ok=True)
-            handle = os.open(self.partial, os.O_RDONLY)
+            lock = Lock(self.partial)
         except OSError as error:
             raise self._unwritable(error) from error
-        try:
-            self._lock(handle)
+        with lock:
             try:
                 self._take_up()
                 yield
             except OSError as error:
                 raise self._unwritable(error) from error
-        finally:
-            os.close(handle)
 
     def finish(self, checkpoint: Checkpoint) -> None:
         """Add the index and the small files."""
@@ -140,17 +137,6 @@ class Work:
                 fix="make room, or name a folder on another disk",
                 code="CRT-1213",
             )
-
-    def _lock(self, handle: int) -> None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BadInput(
-                what=f"{self.partial} was to be taken up",
-                evidence="another process is writing in it",
-                fix="wait for that one to end",
-                code="CRT-1214",
-            ) from error
 
     def _take_up(self) -> None:
         """Check a leftover's plan, or write the plan of a new result."""

@@ -105,7 +105,10 @@ class Writer:
 
 
 def sync(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where its file system can do that."""
+    """Bring the names in a folder to the disk, where the system can do that."""
+    # Windows opens no folders
+    if os.name == "nt":
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):

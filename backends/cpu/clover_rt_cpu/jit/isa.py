@@ -131,7 +131,10 @@ def supported(features: Mapping[str, bool] | None = None) -> list[str]:
     if features is None:
         features = llvm.get_host_cpu_features()
     machine = platform.machine().lower()
-    if machine in ("x86_64", "amd64"):
+    # the threads wait by means of pthread, which Windows has not
+    if platform.system() == "Windows":
+        known = {}
+    elif machine in ("x86_64", "amd64"):
         known = {"amx": AMX, "avx512": AVX512, "avx2": AVX2}
     elif machine in ("aarch64", "arm64"):
         known = {"neon": NEON}

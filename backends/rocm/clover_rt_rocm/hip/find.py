@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import runpy
 from dataclasses import replace
 from importlib.util import find_spec
@@ -90,7 +91,7 @@ def kernel_driver() -> str:
     try:
         return Path("/sys/module/amdgpu/version").read_text().strip()
     except OSError:
-        return f"of {os.uname().release}"
+        return f"of {platform.release()}"
 
 
 def open_device(info: DeviceInfo) -> Device:

@@ -2,14 +2,15 @@
 
 A model of the release's shape runs: its counts of experts, of heads that share a key and of rows,
 which decide how often something is read, at widths that are quick. What is counted is carried over
-to the release's widths, whose grids only have more columns.
+to the release's widths, whose grids only have more columns, and to a long prefix, whose parts are
+read as often as those of a short one.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 TIMES, GROUP = 10, 32
 ONCE = ("embed", "head", "counts", "suppressed")
 SHARED = ("shared_gate", "shared_up", "shared_down")
-PREFIX = 160
+# what a pass sees, and the prefix that it is carried over to
+PREFIX, LONG = 160, 16384
 FIELDS = ("codes", "scale", "zero")
 CACHE, MEMORY, TABLES = ("k_pool", "v_pool"), ("S", "ring"), ("counts", "suppressed")
 CLASSES = {"codes": "weights", "scale": "scales", "zero": "scales"}
@@ -72,8 +74,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(Precision.EXACT, id="exact"),
-        pytest.param(Precision.FAST, id="fast", marks=pytest.mark.full),
+        pytest.param((Precision.EXACT, 64), id="exact"),
+        pytest.param((Precision.EXACT, 32), id="exact-narrow", marks=pytest.mark.full),
+        pytest.param((Precision.FAST, 64), id="fast", marks=pytest.mark.full),
     ],
 )
 def loaded(
@@ -81,13 +84,16 @@ def loaded(
     models: tuple[Model, Model],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Loaded]:
+    precision, step = request.param
     opened = open_vulkan(cache=tmp_path_factory.mktemp("cache"))
     # behind `open_vulkan`, which says what is missing where there is no Vulkan
     from tests.backends.vulkan_counting import CountingDevice
 
     narrow, release = models
     device = CountingDevice(opened, lambda what: field_of(what) in CLASSES)
-    plan = plan_of(narrow, device, request.param)
+    # cards that run more work-items in step share keys among more rows
+    device.limits = replace(device.limits, subgroup=step)
+    plan = plan_of(narrow, device, precision)
     for name, place in plan.state_places.items():
         device.name_memory(plan.resident(name, place).buffer, name)
     kinds = {weight.name: kind_of(name) for name, weight in narrow[1].items()}
@@ -162,14 +168,8 @@ def counted(at: Loaded, rows: int) -> tuple[dict[Key, Any], float]:
     return out, sum(map(len, routes)) / LAYERS
 
 
-# of 32 rows attend reads the cache for two at a time, moe_hidden_few and moe_down_few their experts
-# for four: to come down to the token's
-@pytest.mark.parametrize(
-    ("rows", "most"), [pytest.param(1, 1.15, id="token"), pytest.param(32, 1.26, id="preview")]
-)
-def test_weights_cache_and_state_are_moved_about_once(
-    loaded: Loaded, rows: int, most: float
-) -> None:
+@pytest.mark.parametrize("rows", [pytest.param(1, id="token"), pytest.param(32, id="preview")])
+def test_weights_cache_and_state_are_moved_about_once(loaded: Loaded, rows: int) -> None:
     """What the items of a group ask for twice counts once: they run at one time, from one cache."""
     found, experts = counted(loaded, rows)
     small, large = (
@@ -181,6 +181,7 @@ def test_weights_cache_and_state_are_moved_about_once(
         ratio = found[key].moved / nbytes
         assert ratio >= 1, key
         times = (1 if key[0] in ONCE else TIMES) * large[key]
+        times *= LONG / PREFIX if key[0] in CACHE else 1
         asked = found[key].asked / nbytes
         print(f"{rows} rows, {key}: moved {ratio:.3f}, asked {asked:.3f} of {times:.4g} bytes")
         for name in (CLASSES[key[1]], "all"):
@@ -191,7 +192,7 @@ def test_weights_cache_and_state_are_moved_about_once(
         told = f"moved {moved / needed:.4f}, asked {asked / needed:.4f}"
         print(f"{rows} rows, {experts} experts, {name}: {needed:.4g} bytes, {told}")
     moved, _, needed = totals["all"]
-    assert moved <= most * needed
+    assert moved <= 1.15 * needed
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,23 @@
-"""Shaders that no primitive of the suite takes: rows in 8 bits, and several primitives at once."""
+"""Shaders that no primitive of the suite takes: rows in 8 bits, and several primitives at once.
+
+And the forms of passes of 32 rows, of which the usual lane has few.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from clover_rt.ops import OPS
 from clover_rt.ops.common import encode
-from clover_rt.spec import Weight
+from clover_rt.spec import Precision, Weight
+from clover_rt_conformance.bound import Bound
+from clover_rt_conformance.harness import try_case
 from tests.backends.vulkan_devices import open_vulkan
 
 Array = np.ndarray
@@ -303,3 +310,52 @@ def test_heads_are_normalised_turned_and_kept_but_for_previews(
         got = shaders.get(buffers[name], pool.shape, pool.dtype).astype(np.float64)
         np.testing.assert_allclose(got[kept], want[:5], **loose)
         assert not np.delete(got, kept, axis=0).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "step", "items"),
+    [
+        ("attend/H=8,K=256/x300/commit32+preview32", 1024, 64, 1024),
+        ("attend/H=8,K=256/x1/commit65@63", 1024, 32, 512),
+        ("attend/H=8,K=256/x1/preview32@0", 300, 64, 256),
+        ("attend/H=3,K=20/x1/preview32", 1024, 64, 128),
+        ("attention/bf16/commit32+preview32", 1024, 64, 512),
+    ],
+)
+def test_a_block_attends_in_groups_as_large_as_the_device_has(
+    shaders: Shaders, name: str, most: int, step: int, items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four work-items a query vector; 1,024 only where 64 run in step."""
+    device = shaders.device
+    monkeypatch.setattr(device, "limits", replace(device.limits, items=most, subgroup=step))
+    pipeline, found = device.pipeline, {}
+
+    def noted(shader: Any, constants: Mapping[int, int]) -> Any:
+        found[shader.name] = constants
+        return pipeline(shader, constants)
+
+    monkeypatch.setattr(device, "pipeline", noted)
+    spec = OPS[name.partition("/")[0]]
+    case = next(c for c in spec.cases() if c.id == name)
+    verdict = try_case(device, spec, case, Precision.EXACT, 0, 2)
+    assert [str(problem) for problem in verdict.problems] == []
+    assert "attend" not in found
+    assert found["attend_many"][device.library.shaders["attend_many"].constants["ITEMS"]] == items
+
+
+@pytest.mark.parametrize("name", ["moe/q4-32/p=0.8/preview32", "moe/bf16/p=1/commit8"])
+def test_tiles_of_eight_rows_give_the_bits_of_tiles_of_four(
+    shaders: Shaders, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 32 rows an expert has eight on average, some more."""
+    from clover_rt_vulkan.kernels import moe
+
+    device, spec = shaders.device, OPS["moe"]
+    case = next(c for c in spec.cases() if c.id == name)
+    assert try_case(device, spec, case, Precision.EXACT, 0, 2).problems == []
+    found = []
+    for form in (moe.EIGHT, moe.FEW):
+        monkeypatch.setattr(moe, "EIGHT", form)
+        with Bound(device, spec, case, Precision.EXACT, case.inputs(0)) as bound:
+            found.append(bound.run()["y"])
+    assert found[0].tobytes() == found[1].tobytes()

@@ -30,6 +30,8 @@ class Form:
 
 ONE = Form("few", 1, 16, {"ROWS": 1})
 FEW = Form("few", 4, 16, {"ROWS": 4})
+# a previewed block of 32 rows gives an expert more than four rows now and then
+EIGHT = Form("few", 8, 16, {"ROWS": 8})
 MANY = Form("many", 32, 64, {})
 
 

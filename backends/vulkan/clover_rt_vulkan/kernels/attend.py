@@ -1,4 +1,8 @@
-"""attend: rows and heads of a KV head share its keys; keys are split where rows are few."""
+"""attend: rows and heads of a KV head share its keys; keys are split where rows are few.
+
+Passes of blocks of rows take a form whose groups share keys among up to 256 query vectors, the 32
+rows of a block with 8 heads, or 128.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,17 @@ from clover_rt_vulkan.kernel import KV_TYPES, VulkanKernel, is_bf16, odd_pool, u
 VECTORS = 16
 TILE = 128
 MOST_COLUMNS = 4
-# keys are split until a pass has about this many groups of work-items
-GROUPS = 256
+# of the form for blocks: work-items of a group, four a query vector; keys of a tile, columns of
+# keys and rows of values in local memory; the widest head
+BLOCK_ITEMS = (1024, 512, 256, 128)
+# a work-item needs up to 128 registers: cards that run 64 in step have them for the largest group
+WIDE_STEP = 64
+BLOCK_TILE, BLOCK_SLICE, BLOCK_VALUES = 64, 16, 8
+BLOCK_KEY = 256
+# rows that a sequence has in a pass of blocks
+BLOCK_ROWS = 8
+# keys are split until a pass has about this many work-items
+PASS_ITEMS = 1 << 15
 MOST_SPLITS = 64
 
 
@@ -29,7 +42,7 @@ class Attend(VulkanKernel):
         return too_wide(self, sig) or super().supports(sig) or odd_pool(sig)
 
     def rooms(self, sig: Signature) -> dict[str, int]:
-        nbytes = parts_bytes(sig)
+        nbytes = parts_bytes(self, sig)
         return {"parts": nbytes} if nbytes else {}
 
     def bind(
@@ -52,9 +65,9 @@ def too_wide(kernel: VulkanKernel, sig: Signature) -> str:
     return kernel.too_shared(nbytes, "columns of a head")
 
 
-def parts_bytes(sig: Signature) -> int:
+def parts_bytes(kernel: VulkanKernel, sig: Signature) -> int:
     """Return the bytes of what the splits of the keys leave; 0 where they are not split."""
-    splits = _cut(sig).splits
+    splits = _cut(kernel, sig).splits
     return 4 * sig["T"] * sig["H"] * splits * (sig["K"] + 2) if splits > 1 else 0
 
 
@@ -70,23 +83,16 @@ def attend(
     given   params, q, k, v, page_table, the pools and y; with `gate`, y is gated
     starts  the words that rows start at in their tensors, by the names of the shader
     """
-    cut = _cut(sig)
+    cut = _cut(kernel, sig)
     # what is left out is not read
     rows = {"gate": given["q"], **given}
     gated = {"HAS_GATE": int("gate" in given)}
     attended = kernel.dispatch(
         sig,
-        "attend",
+        cut.shader,
         (up(sig["T"], cut.rows), sig["G"] * cut.blocks, cut.splits),
         {**rows, "parts": parts},
-        {
-            "ITEMS": TILE,
-            "KEY": sig["K"],
-            "COLUMNS": up(sig["K"], TILE),
-            "VECTORS": VECTORS,
-            "KV_BF16": is_bf16(sig),
-            **gated,
-        },
+        {"KEY": sig["K"], "KV_BF16": is_bf16(sig), **gated, **cut.constants},
         G=sig["G"],
         each=sig["H"] // sig["G"],
         slot_pages=sig["slot_pages"],
@@ -114,17 +120,46 @@ def attend(
 class Cut:
     """How a pass is cut: rows and heads of a group, blocks of heads, parts of the keys."""
 
+    shader: str
+    constants: Mapping[str, int]
     rows: int
     heads: int
     blocks: int
     splits: int
 
 
-def _cut(sig: Signature) -> Cut:
+def _cut(kernel: VulkanKernel, sig: Signature) -> Cut:
+    items = _block_items(kernel, sig)
+    if items:
+        shader, vectors, constants = "attend_many", items // 4, {"ITEMS": items}
+    else:
+        items, shader, vectors = TILE, "attend", VECTORS
+        constants = {"ITEMS": TILE, "COLUMNS": up(sig["K"], TILE), "VECTORS": VECTORS}
     each, rows = sig["H"] // sig["G"], sig["T"]
-    heads = min(each, VECTORS)
-    shared = min(VECTORS // heads, rows)
+    heads = min(each, vectors)
+    shared = min(vectors // heads, rows)
     blocks = up(each, heads)
     groups = up(rows, shared) * sig["G"] * blocks
     tiles = up(sig["slot_pages"] * PAGE_ROWS + rows, TILE)
-    return Cut(shared, heads, blocks, max(1, min(up(GROUPS, groups), tiles, MOST_SPLITS)))
+    splits = max(1, min(up(PASS_ITEMS, groups * items), tiles, MOST_SPLITS))
+    return Cut(shader, constants, shared, heads, blocks, splits)
+
+
+def _block_items(kernel: VulkanKernel, sig: Signature) -> int:
+    """Return the work-items of a group of the form for blocks; 0: the pass has none, or no room."""
+    rows, width, limits = sig["T"], sig["K"], kernel.device.limits
+    are_blocks = sig.table.has_preview or rows >= BLOCK_ROWS * sig["slots"]
+    if rows < BLOCK_ROWS or width > BLOCK_KEY or not are_blocks:
+        return 0
+    for items in BLOCK_ITEMS if limits.subgroup >= WIDE_STEP else BLOCK_ITEMS[1:]:
+        vectors = items // 4
+        numbers = max(
+            BLOCK_SLICE * (vectors + BLOCK_TILE),
+            BLOCK_VALUES * (vectors + up(width, 64) * 64),
+        )
+        nbytes = 4 * (numbers + 3 * vectors + BLOCK_TILE)
+        needed = rows * sig["H"] // sig["G"]
+        is_filled = 2 * needed > vectors or items == BLOCK_ITEMS[-1]
+        if is_filled and items <= limits.items and nbytes <= limits.shared:
+            return items
+    return 0

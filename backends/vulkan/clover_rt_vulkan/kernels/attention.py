@@ -45,7 +45,7 @@ class Attention(Layer):
             "q": 4 * sig["T"] * wide,
             "k": 4 * sig["T"] * narrow,
             "mixed": 4 * sig["T"] * wide,
-            "parts": parts_bytes(sig),
+            "parts": parts_bytes(self, sig),
         }
 
     def prepare(self, sig: Signature, weights: Mapping[str, HostWeight]) -> Prepared:
@@ -72,7 +72,7 @@ class Attention(Layer):
         launches.append(self._heads(sig, room, prepared))
         rows = {name: room[name] for name in ("params", "q", "k", *CACHE)}
         rows |= {"v": projected, "gate": projected, "y": room["mixed"]}
-        parts = room["parts"] if parts_bytes(sig) else room["mixed"]
+        parts = room["parts"] if parts_bytes(self, sig) else room["mixed"]
         launches += attend(self, sig, rows, parts, v_at=at["v"], gate_at=at["gate"])
         out = {"params": room["params"], "x": room["mixed"], "residual": room["h"], "y": room["y"]}
         width = sig["H"] * sig["K"]

@@ -15,7 +15,7 @@ from clover_rt_vulkan.device import Launches, VulkanBuffer
 from clover_rt_vulkan.driver import Dispatch
 from clover_rt_vulkan.kernel import ITEMS, up
 from clover_rt_vulkan.kernels.layer import Layer
-from clover_rt_vulkan.products import FEW, MANY, ONE, Form
+from clover_rt_vulkan.products import EIGHT, FEW, MANY, Form, form_of
 from clover_rt_vulkan.weights import Matrix, Part, matrices
 
 # rows among which a group looks for those of its expert (pairs.glsl)
@@ -234,7 +234,7 @@ def _is_few(sig: Signature) -> bool:
 def _form(sig: Signature) -> Form:
     if not _is_few(sig):
         return MANY
-    return ONE if sig["T"] == 1 else FEW
+    return form_of(sig["T"]) if sig["T"] <= FEW.rows else EIGHT
 
 
 def _tiles(sig: Signature) -> int:

@@ -22,12 +22,8 @@ layout(push_constant) uniform Push
 };
 READS(0, uint, params)
 READS(1, float, q)
-READS(2, float, k)
-READS_QUADS(2, vec4, k)
 READS(3, float, v)
 READS(4, uint, page_table)
-READS(5, uint, k_pool)
-READS_QUADS(5, uvec4, k_pool)
 READS(6, uint, v_pool)
 READS(7, float, gate)
 WRITES(8, float, y)
@@ -35,10 +31,12 @@ WRITES(9, float, parts)
 #include "table.glsl"
 #include "segment.glsl"
 #include "pages.glsl"
+#define NAME k
+#define BINDING 2
+#define POOL_BINDING 5
+#include "cached.glsl"
 const uint QUADS = (KEY + 3u) / 4u;
 const uint MIXED = VECTORS * COLUMNS;
-// bit of a place that is a row of the operands
-#define OWN 0x80000000u
 shared vec4 queries[VECTORS * QUADS];
 shared float shares[VECTORS * ITEMS];
 shared float peaks[VECTORS];
@@ -47,48 +45,6 @@ shared float shrinks[VECTORS];
 shared float team_room[ITEMS];
 // where the tile's keys lie, in rows of the pools or of the operands
 shared uint places[ITEMS];
-
-float rounded(float x)
-{
-    return KV_BF16 != 0u ? from_bf16(to_bf16(x)) : x;
-}
-
-float pooled(uint word, uint i)
-{
-    return KV_BF16 != 0u ? from_bf16(half_of(word, i)) : uintBitsToFloat(word);
-}
-
-// four numbers of a key, the first of which is number `at` of its buffer; zeros past its end
-vec4 key_four(uint at, uint i, bool is_own)
-{
-    vec4 found = vec4(0.0);
-    [[unroll]] for (uint j = 0u; j < 4u; j++) {
-        uint n = at + i + j;
-        if (i + j < KEY) {
-            if (is_own)
-                found[j] = rounded(k[k_at + n]);
-            else
-                found[j] = pooled(k_pool[k_pool_at + (KV_BF16 != 0u ? n / 2u : n)], n);
-        }
-    }
-    return found;
-}
-
-// the same for keys of whole quads, or of whole words of two numbers
-vec4 key_quad(uint at, uint i, bool is_own)
-{
-    if (KEY % 4u != 0u)
-        return key_four(at, i, is_own);
-    if (is_own) {
-        vec4 own = k_quads[(k_at + at + i) / 4u];
-        return vec4(rounded(own.x), rounded(own.y), rounded(own.z), rounded(own.w));
-    }
-    if (KV_BF16 == 0u)
-        return uintBitsToFloat(k_pool_quads[(k_pool_at + at + i) / 4u]);
-    uint word = k_pool_at + (at + i) / 2u;
-    uvec2 two = uvec2(k_pool[word], k_pool[word + 1u]), even = two << 16, odd = two & 0xffff0000u;
-    return uintBitsToFloat(uvec4(even.x, odd.x, even.y, odd.y));
-}
 
 float value_at(uint place, uint group, uint column)
 {
@@ -139,16 +95,15 @@ void main()
                 dots[m] = 0.0;
             if (key < keys) {
                 bool is_own = key >= s.position;
-                uint place = is_own ? s.row0 + key - s.position : pool_row(s.slot, key);
-                places[LID] = is_own ? place | OWN : place;
-                uint at = (place * G + group) * KEY;
+                uint place = is_own ? (s.row0 + key - s.position) | OWN : pool_row(s.slot, key);
+                places[LID] = place;
                 // large logits need sums with few steps: 16 products, then their sums
                 for (uint i = 0u; i < QUADS; i += 4u) {
                     float parts_of[VECTORS];
                     [[unroll]] for (uint m = 0u; m < VECTORS; m++)
                         parts_of[m] = 0.0;
                     for (uint j = i; j < min(i + 4u, QUADS); j++) {
-                        vec4 x = key_quad(at, 4u * j, is_own);
+                        vec4 x = four_of_k(place, group, 4u * j);
                         [[unroll]] for (uint m = 0u; m < VECTORS; m++) {
                             vec4 w = queries[m * QUADS + j];
                             parts_of[m] = fma(x.x, w.x, parts_of[m]);

@@ -43,6 +43,10 @@ FIELDS = {
     "waves": r"(?:Subgroups|Max Waves|Occupancy)[^:]*: (\d+)",
 }
 WEIGHTS = {"bf16": (2, 32, 0), "q8": (3, 32, 0), "q4": (4, 64, 0), "q4z": (4, 64, 1)}
+# rows of a group where they are not 1 and 4
+ROWS = dict.fromkeys(("moe_hidden_few", "moe_down_few"), (1, 4, 8))
+# work-items of a group where they are chosen by the pass
+ITEMS = {"attend_many": (512, 1024)}
 KV = {"kv-f32": {"KV_BF16": 0}, "kv-bf16": {"KV_BF16": 1}}
 
 
@@ -89,10 +93,16 @@ def forms(names: list[str]) -> Iterator[tuple[str, str, dict[str, int]]]:
             choices = [
                 (f"{label},rows={n}", {**given, "ROWS": n})
                 for label, given in choices
-                for n in (1, 4)
+                for n in ROWS.get(shader, (1, 4))
             ]
         if "KV_BF16" in entry["constants"]:
             choices = [(label, given) for label, given in KV.items()]
+        if shader in ITEMS:
+            choices = [
+                (f"{label},items={n}", {**given, "ITEMS": n})
+                for label, given in choices
+                for n in ITEMS[shader]
+            ]
         for label, given in choices:
             yield f"{shader}[{label}]" if label else shader, shader, given
 

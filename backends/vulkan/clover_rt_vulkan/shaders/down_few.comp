@@ -39,7 +39,7 @@ void main()
     [[unroll]] for (uint m = 0u; m < ROWS; m++)
         starts[m] = start_of(t.start + min(m, t.rows - 1u), F);
     uint row = t.expert * D + column0 + TEAM_COLUMN, last = t.expert * D + D - 1u;
-    float total = few_sum(few_down(row, last, F, starts));
+    float total = few_sums(few_down(row, last, F, starts, t.rows), t.rows).x;
     uint m = LID / COLUMNS, column = column0 + LID % COLUMNS;
     if (m < t.rows && column < D)
         y[y_at + pair_at(t.start + m) * D + column] = total;

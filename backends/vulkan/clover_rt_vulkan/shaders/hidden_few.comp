@@ -47,8 +47,8 @@ void main()
     [[unroll]] for (uint m = 0u; m < ROWS; m++)
         starts[m] = start_of(pair_at(t.start + min(m, t.rows - 1u)) / top_k, D);
     uint row = t.expert * F + column0 + TEAM_COLUMN, last = t.expert * F + F - 1u;
-    float g = few_sum(few_gate(row, last, D, starts));
-    float u = few_sum(few_up(row, last, D, starts));
+    float g = few_sums(few_gate(row, last, D, starts, t.rows), t.rows).x;
+    float u = few_sums(few_up(row, last, D, starts, t.rows), t.rows).x;
     uint m = LID / COLUMNS, column = column0 + LID % COLUMNS;
     if (m < t.rows && column < F)
         hidden[hidden_at + (t.start + m) * F + column] = silu(g) * u;

@@ -45,7 +45,7 @@ void main()
     uint rows = min(table_rows() - row0, ROWS), starts[ROWS];
     [[unroll]] for (uint m = 0u; m < ROWS; m++)
         starts[m] = start_of(row0 + min(m, rows - 1u), K);
-    float total = few_sum(few_w(column0 + TEAM_COLUMN, count - 1u, K, starts));
+    float total = few_sums(few_w(column0 + TEAM_COLUMN, count - 1u, K, starts, rows), rows).x;
     uint row = LID / COLUMNS, column = column0 + LID % COLUMNS;
     if (row < rows && column < count) {
         uint to = (row0 + row) * N + first + column;

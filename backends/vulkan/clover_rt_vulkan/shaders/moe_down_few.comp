@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "base.glsl"
-// moe: down on up to 4 hidden rows of a routed expert, or of the one that all rows share. Groups
+// moe: down on up to ROWS hidden rows of a routed expert, or of the one that all rows share. Groups
 // are those of moe_hidden_few. Tiles and sums: few.glsl.
 layout(local_size_x = 64, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint ROWS = 4;
@@ -42,11 +42,14 @@ void routed_rows(uint column0)
     uint starts[ROWS];
     [[unroll]] for (uint m = 0u; m < ROWS; m++)
         starts[m] = start_of(t.pairs[min(m, t.rows - 1u)], F);
-    uint row = (t.expert - first) * D;
-    float total = few_sum(few_routed(row + column0 + TEAM_COLUMN, row + D - 1u, F, starts));
-    uint m = LID / COLUMNS, column = column0 + LID % COLUMNS;
-    if (m < t.rows && column < D)
-        y[y_at + t.pairs[m] * D + column] = total;
+    uint row = (t.expert - first) * D, own = row + column0 + TEAM_COLUMN;
+    vec2 sums = few_sums(few_routed(own, row + D - 1u, F, starts, t.rows), t.rows);
+    uint column = column0 + LID % COLUMNS;
+    [[unroll]] for (uint step = 0u; step < STEPS; step++) {
+        uint m = step * STEP + LID / COLUMNS;
+        if (m < t.rows && column < D)
+            y[y_at + t.pairs[m] * D + column] = sums[step];
+    }
 }
 
 void rows_of_all(uint row0, uint column0)
@@ -56,10 +59,13 @@ void rows_of_all(uint row0, uint column0)
     uint rows = min(table_rows() - row0, ROWS), starts[ROWS];
     [[unroll]] for (uint m = 0u; m < ROWS; m++)
         starts[m] = start_of(row0 + min(m, rows - 1u), Fs) + pairs * F;
-    float total = few_sum(few_every(column0 + TEAM_COLUMN, D - 1u, Fs, starts));
-    uint m = LID / COLUMNS, column = column0 + LID % COLUMNS;
-    if (m < rows && column < D)
-        y[y_at + (pairs + row0 + m) * D + column] = total;
+    vec2 sums = few_sums(few_every(column0 + TEAM_COLUMN, D - 1u, Fs, starts, rows), rows);
+    uint column = column0 + LID % COLUMNS;
+    [[unroll]] for (uint step = 0u; step < STEPS; step++) {
+        uint m = step * STEP + LID / COLUMNS;
+        if (m < rows && column < D)
+            y[y_at + (pairs + row0 + m) * D + column] = sums[step];
+    }
 }
 
 void main()

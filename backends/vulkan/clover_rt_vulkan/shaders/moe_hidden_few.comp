@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "base.glsl"
-// moe: norm, gate, up and silu on up to 4 rows of a routed expert, or of the one that all rows
-// share. Groups are those of the pairs (pairs.glsl), then those of the rows. Tiles and sums:
+// moe: norm, gate, up and silu on up to ROWS rows of a routed expert, or of the one that all
+// rows share. Groups are those of the pairs (pairs.glsl), then those of the rows. Tiles and sums:
 // few.glsl.
 layout(local_size_x = 64, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint ROWS = 4;
@@ -48,11 +48,15 @@ void routed_rows(uint column0)
     [[unroll]] for (uint m = 0u; m < ROWS; m++)
         starts[m] = start_of(t.pairs[min(m, t.rows - 1u)] / R, K);
     uint row = 2u * (t.expert - first) * F, own = row + column0 + TEAM_COLUMN;
-    float g = few_sum(few_routed(own, row + F - 1u, K, starts));
-    float u = few_sum(few_routed(own + F, row + 2u * F - 1u, K, starts));
-    uint m = LID / COLUMNS, column = column0 + LID % COLUMNS;
-    if (m < t.rows && column < F)
-        hidden[hidden_at + t.pairs[m] * F + column] = silu(g) * u;
+    uint last = row + F - 1u;
+    vec2 g = few_sums(few_routed(own, last, K, starts, t.rows), t.rows);
+    vec2 u = few_sums(few_routed(own + F, last + F, K, starts, t.rows), t.rows);
+    uint column = column0 + LID % COLUMNS;
+    [[unroll]] for (uint step = 0u; step < STEPS; step++) {
+        uint m = step * STEP + LID / COLUMNS;
+        if (m < t.rows && column < F)
+            hidden[hidden_at + t.pairs[m] * F + column] = silu(g[step]) * u[step];
+    }
 }
 
 void rows_of_all(uint row0, uint column0)
@@ -63,11 +67,14 @@ void rows_of_all(uint row0, uint column0)
     [[unroll]] for (uint m = 0u; m < ROWS; m++)
         starts[m] = start_of(row0 + min(m, rows - 1u), K);
     uint own = column0 + TEAM_COLUMN;
-    float g = few_sum(few_every(own, Fs - 1u, K, starts));
-    float u = few_sum(few_every(own + Fs, 2u * Fs - 1u, K, starts));
-    uint m = LID / COLUMNS, column = column0 + LID % COLUMNS;
-    if (m < rows && column < Fs)
-        hidden[hidden_at + pairs * F + (row0 + m) * Fs + column] = silu(g) * u;
+    vec2 g = few_sums(few_every(own, Fs - 1u, K, starts, rows), rows);
+    vec2 u = few_sums(few_every(own + Fs, 2u * Fs - 1u, K, starts, rows), rows);
+    uint column = column0 + LID % COLUMNS, to = hidden_at + pairs * F + row0 * Fs + column;
+    [[unroll]] for (uint step = 0u; step < STEPS; step++) {
+        uint m = step * STEP + LID / COLUMNS;
+        if (m < rows && column < Fs)
+            hidden[to + m * Fs] = silu(g[step]) * u[step];
+    }
 }
 
 void main()

@@ -1,5 +1,5 @@
 // Tiles of routed pairs without lists: group i is that of pair i, and stands for a tile if the pair
-// is the first of one. Needs ROWS (the rows of a tile, at most 4), R, table.glsl, `ids` and its
+// is the first of one. Needs ROWS (the rows of a tile, at most 8), R, table.glsl, `ids` and its
 // start. A row has an expert once, so that an expert's pairs are told by their rows.
 #define MOST_GROUPED 64u
 shared uint chosen_rows[MOST_GROUPED / 32u];
@@ -9,13 +9,13 @@ shared uint pairs_of_rows[MOST_GROUPED];
 struct Tile {
     uint expert;
     uint rows;
-    uint pairs[4];
+    uint pairs[8];
 };
 
 // the tile that starts with pair i, or one without rows
 Tile tile_of(uint i)
 {
-    Tile t = Tile(0u, 0u, uint[4](i, i, i, i));
+    Tile t = Tile(0u, 0u, uint[8](i, i, i, i, i, i, i, i));
     uint rows = table_rows();
     int expert = i < rows * R ? ids[ids_at + i] : -1;
     if (expert < 0)

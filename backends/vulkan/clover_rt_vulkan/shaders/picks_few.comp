@@ -43,7 +43,8 @@ void main()
     [[unroll]] for (uint m = 0u; m < ROWS; m++)
         starts[m] = start_of(table(wanted + 8u * (wanted0 + tile_row0 + min(m, rows - 1u))), D);
     for (uint c = 0u; c < ids; c += COLUMNS) {
-        float total = few_sum(few_head(column0 + c + TEAM_COLUMN, count - 1u, D, starts));
+        uint row = column0 + c + TEAM_COLUMN;
+        float total = few_sums(few_head(row, count - 1u, D, starts, rows), rows).x;
         if (LID < ROWS * COLUMNS)
             logits[LID / COLUMNS * IDS + c + LID % COLUMNS] = total;
     }

@@ -53,9 +53,9 @@ void main()
     uint team_row = own.start + TEAM_COLUMN, last = own.count - 1u;
     float total;
     if (own.is_other)
-        total = few_sum(few_other(team_row, last, K, starts));
+        total = few_sums(few_other(team_row, last, K, starts, rows), rows).x;
     else
-        total = few_sum(few_w(team_row, last, K, starts));
+        total = few_sums(few_w(team_row, last, K, starts, rows), rows).x;
     uint row = LID / COLUMNS, column = own.start + LID % COLUMNS;
     if (row < rows && column < own.count)
         put(row0 + row, own.first + column, total);

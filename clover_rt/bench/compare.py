@@ -9,7 +9,7 @@ from typing import Any
 from clover_rt.bench.report import SCHEMA
 from clover_rt.errors import BadInput
 
-SUBJECTS = ("model", "backend", "device", "precision")
+SUBJECTS = ("model", "backend", "device", "precision", "variables")
 """Settings that may differ: they are what is compared."""
 KINDS = ("preview", "preview_of_masks", "decode", "commit", "commit_preview", "prefill")
 
@@ -67,7 +67,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
                 x, y = _ms(one[kind]), _ms(other[kind])
                 row = {"depth": one["depth"], "kind": kind, "a_ms": x, "b_ms": y}
                 rows.append({**row, "ratio": y / x})
-    subjects = {k: {n: r["settings"][n] for n in SUBJECTS} for k, r in (("a", a), ("b", b))}
+    subjects = {k: {n: r["settings"].get(n) for n in SUBJECTS} for k, r in (("a", a), ("b", b))}
     return {"benchmark": "comparison", "schema": SCHEMA, **subjects, "results": rows}
 
 

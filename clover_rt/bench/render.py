@@ -22,8 +22,7 @@ def render(report: Mapping[str, Any]) -> str:
 
 def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     s = report["settings"]
-    device = f" {s['device']}" if s["device"] else ""
-    yield f"{s['model']} on {s['backend']}{device}, precision {s['precision']}"
+    yield _subject(s)
     yield f"{report['cpu']}, {report['cores']} cores, memory {_gb(report['bandwidth'])} GB/s"
     yield ""
     yield f"{'depth':>6s}  {'pass':20s} {'median':>10s} {'best':>10s} {'GB/s':>7s} {'share':>6s}  "
@@ -52,6 +51,17 @@ def _figures(timed: Mapping[str, Any]) -> str:
     return out
 
 
+def _subject(settings: Mapping[str, Any]) -> str:
+    """Return what was timed, with the variables that were set."""
+    device = f" {settings['device']}" if settings["device"] else ""
+    told = (
+        f"{settings['model']} on {settings['backend']}{device}, precision {settings['precision']}"
+    )
+    # an older report does not tell them
+    set_to = [f"{name}={value}" for name, value in (settings["variables"] or {}).items()]
+    return ", ".join([told, *set_to])
+
+
 def _gb(bandwidth: Mapping[str, Any]) -> str:
     return f"{bandwidth['gb_per_s']:.1f}"
 
@@ -60,8 +70,7 @@ def render_comparison(comparison: Mapping[str, Any]) -> str:
     """Return a comparison for a reader."""
     lines = []
     for key in ("a", "b"):
-        s = comparison[key]
-        lines.append(f"{key}: {s['model']} on {s['backend']}, precision {s['precision']}")
+        lines.append(f"{key}: {_subject(comparison[key])}")
     lines += ["", f"{'depth':>6s}  {'pass':20s} {'a':>10s} {'b':>10s} {'b / a':>6s}"]
     lines += [
         f"{r['depth']:6d}  {NAMES[r['kind']]:20s} {r['a_ms']:7.2f} ms {r['b_ms']:7.2f} ms "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +17,7 @@ from clover_rt.errors import BadInput
 from clover_rt.plan import Place
 from clover_rt.spec import PAGE_ROWS
 
+PREFIX = "CLOVER_RT_"
 SCHEMA = 1
 """Version of the report: it changes when a field is removed or changes its meaning."""
 
@@ -89,11 +91,19 @@ def report(setting: Setting) -> dict[str, Any]:
                 timed["of_bandwidth"] = timed["gb_per_s"] / bandwidth["gb_per_s"]
     # a name and not a path: reports are compared between machines
     named = replace(setting, model=source.checkpoint.folder.name, threads=threads)
+    # some of them choose kernels
+    variables = {n: value for n, value in sorted(os.environ.items()) if n.startswith(PREFIX)}
     return {
         "benchmark": "pass",
         "schema": SCHEMA,
         **environment(),
-        "settings": {**asdict(named), "depths": depths, "rows": ROWS, "prompt": PROMPT},
+        "settings": {
+            **asdict(named),
+            "depths": depths,
+            "rows": ROWS,
+            "prompt": PROMPT,
+            "variables": variables,
+        },
         "skipped_depths": [d for d in setting.depths if d not in depths],
         "context": context,
         "checkpoint_context": limit,

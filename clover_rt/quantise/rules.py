@@ -96,7 +96,7 @@ def choose(
     """
     load_weights(checkpoint)
     choices = []
-    used: set[str] = set()
+    used: set[Keep] = set()
     for name, view, weight in _stored(checkpoint):
         if not isinstance(view, TensorView):
             raise BadCheckpoint(
@@ -109,10 +109,12 @@ def choose(
         found: Format | None = None
         if last in MATRICES:
             found = Format.Q8 if last in FINE else storage
-            rule = next((k for k in keep if fnmatchcase(name, k.glob)), None)
-            if rule is not None:
-                used.add(rule.glob)
-                found = rule.format
+            matching = [k for k in keep if fnmatchcase(name, k.glob)]
+            if matching:
+                without = matching[1].format if matching[1:] else found
+                found = matching[0].format
+                if found is not without:
+                    used.add(matching[0])
         choices.append(Choice(name, view, weight, found, _group(found, group)))
     _refuse_idle(keep, used, choices)
     _refuse_odd(choices)
@@ -145,14 +147,14 @@ def _group(storage: Format | None, group: int) -> int:
     return group if storage is Format.Q4 else GROUPS[storage][0]
 
 
-def _refuse_idle(keep: Sequence[Keep], used: set[str], choices: Sequence[Choice]) -> None:
+def _refuse_idle(keep: Sequence[Keep], used: set[Keep], choices: Sequence[Choice]) -> None:
     for rule in keep:
-        if rule.glob in used:
+        if rule in used:
             continue
         held = [c.name for c in choices if fnmatchcase(c.name, rule.glob)]
         found = f"no tensor of the checkpoint matches {rule.glob!r}"
         if held:
-            found = f"{held[0]!r} is kept as it is, or another rule comes first"
+            found = f"{held[0]!r} is stored the same way without it"
         raise BadInput(
             what=f"a rule of --keep for {rule.glob!r} has no effect",
             evidence=found,

@@ -47,7 +47,8 @@ class Work:
     def __init__(self, target: Path, shards: Sequence[Shard], plan: Plan) -> None:
         # without a trailing slash, and with a name where it is "."
         self.target = Path(os.path.abspath(target))
-        self.partial = self.target.with_name(self.target.name + ".partial")
+        # not `with_name`, which refuses "/"
+        self.partial = self.target.parent / (self.target.name + ".partial")
         self.folder = self.partial / "checkpoint"
         self._shards = shards
         # as it will be read back: tuples are lists there

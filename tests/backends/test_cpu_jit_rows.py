@@ -15,6 +15,7 @@ from clover_rt.ops.common import plain_table, random_rows, random_weight, table
 from clover_rt.spec import PAGE_ROWS, Case, Kind, OpSpec, Precision
 from clover_rt_conformance.harness import call
 from clover_rt_cpu.device import CpuDevice
+from clover_rt_cpu.jit.attend_code import QUERIES
 from clover_rt_cpu.jit.isa import supported
 
 ROWS = 23
@@ -134,6 +135,30 @@ def test_attention_over_several_splits_of_a_bfloat16_cache(
     for size in (1, 7, 32):
         parts = [run(lo, min(size, total - lo)) for lo in range(0, total, size)]
         assert np.concatenate(parts).tobytes() == whole.tobytes(), f"chunks of {size} rows"
+
+
+def test_a_row_behind_an_unfilled_tile_of_queries_is_written_by_one_thread(
+    generated: CpuDevice,
+) -> None:
+    """It sees a page more than the tile. Repeated, since two threads must meet for a wrong one."""
+    rng = np.random.default_rng(12)
+    heads, slot_pages, width = 3, 8, 256
+    item = QUERIES // heads
+    rows = item + 3
+    q = random_rows(rng, rows, heads * width)
+    k, v = (random_rows(rng, rows, width) for _ in range(2))
+    pages = np.arange(slot_pages, dtype=np.int32)[None]
+    pools = [random_rows(rng, slot_pages * PAGE_ROWS, width) for _ in range(2)]
+    params = table([(Kind.COMMIT, 0, rows, 7 * PAGE_ROWS - item)])
+    names = {"k_pool": pools[0], "v_pool": pools[1], "page_table": pages}
+    inputs = {"params": params, "q": q, "k": k, "v": v, **names}
+    axes = {"T": rows, "H": heads, "G": 1, "K": width, "slots": 1}
+    axes |= {"slot_pages": slot_pages, "pages": slot_pages}
+    want = attend.reference(**inputs, heads=heads)["y"]
+    for turn in range(50):
+        got = run_op(generated, attend.SPEC, inputs, axes, Precision.EXACT, heads=heads)["y"]
+        # 512 products of 256 in float32
+        assert np.abs(got - want).max() <= 1e-4, f"run {turn}"
 
 
 needs_amx = pytest.mark.skipif(

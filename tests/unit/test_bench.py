@@ -56,6 +56,13 @@ def test_ratios_are_the_second_over_the_first() -> None:
     assert "m-q4 on cpu, precision fast" in bench.render_comparison(found)
 
 
+def test_a_comparison_tells_the_variables_that_were_set() -> None:
+    found = bench.compare(made(), made(variables={"CLOVER_RT_CPU_ISA": "avx2"}))
+    a, b = bench.render_comparison(found).splitlines()[:2]
+    assert a == "a: m on cpu, precision exact"
+    assert b == "b: m on cpu, precision exact, CLOVER_RT_CPU_ISA=avx2"
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("chunk", 256), ("depths", [0, 8]), ("seed", 1), ("repeats", 9)]
 )
@@ -94,12 +101,14 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str, evidence
 
 
 def test_the_command_times_the_built_in_model_and_its_report_compares(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CLOVER_RT_CPU_ISA", "numpy")
     file = tmp_path / "report.json"
     assert main(["bench", "--depths", "0", "--repeats", "1", "--out", str(file)]) == 0
     assert "preview, 32 rows" in capsys.readouterr().out
     report = json.loads(file.read_text())
+    assert report["settings"]["variables"]["CLOVER_RT_CPU_ISA"] == "numpy"
     preview = report["results"][0]["preview"]
     # what must be read over the time it took, by definition
     rate = preview["gigabytes"] / (preview["ms_min"] / 1e3)

@@ -74,7 +74,8 @@ def test_the_first_rule_that_matches_decides():
     ("rule", "found"),
     [
         ("model.nothing=q8", "no tensor of the checkpoint matches 'model.nothing'"),
-        ("*.mlp.gate.weight=q8", "'model.layers.0.mlp.gate.weight' is kept as it is"),
+        ("*.mlp.gate.weight=q8", "'model.layers.0.mlp.gate.weight' is stored the same way"),
+        ("lm_head*=q8", "'lm_head.weight' is stored the same way"),
     ],
 )
 def test_a_rule_without_effect_is_an_error(rule, found):
@@ -83,8 +84,23 @@ def test_a_rule_without_effect_is_an_error(rule, found):
     assert found in error.evidence
 
 
-def test_a_rule_behind_one_that_takes_all_is_an_error():
-    assert refused(quantised.PROTO, keep=["*=q8", "lm_head*=bf16"]).code == "CRT-1201"
+@pytest.mark.parametrize(
+    "keep",
+    [
+        ["*=q8", "lm_head*=bf16"],
+        ["*q_proj*=q8", "*q_proj*=bf16"],
+        ["*q_proj*=q8", "*q_proj*=q8"],
+        ["*q_proj*=q8", "*_proj*=q8"],
+    ],
+    ids=" ".join,
+)
+def test_a_rule_that_another_makes_idle_is_an_error(keep):
+    assert refused(quantised.PROTO, keep=keep).code == "CRT-1201"
+
+
+def test_a_rule_for_what_is_the_default_protects_it_from_a_later_rule():
+    chosen = formats(quantised.PROTO, keep=["lm_head*=q8", "*=bf16"])
+    assert {n for n, form in chosen.items() if form} == {"lm_head.weight"}
 
 
 @pytest.mark.parametrize("text", ["lm_head.weight", "=q8", "lm_head.weight=q4", "lm_head.weight="])

@@ -254,6 +254,11 @@ def test_a_target_that_exists_is_left_alone(tmp_path, kind, resume):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_the_root_of_the_file_system_is_a_target_that_exists():
+    error = refused(quantised.PROTO, Path("/"))
+    assert (error.code, error.evidence) == ("CRT-1210", "/ exists")
+
+
 def test_too_little_room_is_found_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 1000, 1000))
     error = refused(quantised.PROTO, tmp_path / "out")

@@ -68,7 +68,7 @@ class CpuDevice(Device):
         """Open the processor with a number of threads and a kind of kernels.
 
         isa  amx, avx512, avx2 or neon for generated code, or numpy; without it as `choose` says.
-             CRT-9031 for one that the processor does not have
+             CRT-3016 for one that the processor does not have
         """
         count = workers or default_threads()
         self.workers = Workers(count)

@@ -1,7 +1,8 @@
 """attend: pages of 64 places, each read once for all query heads and up to 32 rows.
 
 Places are cut at absolute multiples of 64 into tiles and of 512 into splits. A split is worked
-through tile by tile with a running maximum, from nothing; a row's splits are then merged in order.
+through from nothing, tile by tile with a running maximum, or with AMX as a whole with one maximum;
+a row's splits are then merged in order.
 A tile or split that a row does not see changes none of its bits, so these depend neither on the
 other rows, nor on whether a key is in a page or among the operands, nor on who does which split.
 
@@ -36,6 +37,7 @@ class Sizes:
     """Fixed numbers of one signature.
 
     width  numbers of a head, filled up with zeros to whole vectors
+    held   tiles of keys, and of own keys, that a thread has room for at a time
     """
 
     rows: int

@@ -72,12 +72,13 @@ class Kernel:
         chunks = (self.table.header(1) + self.rows_each - 1) // self.rows_each
         splits = self._live_splits()
         items = self.table.header(2) * chunks * self.groups * splits
-        # queries past the rows get a record that nobody reads
+        # queries past the item's rows get a record that nobody reads
         spare = self.after
         with code.deal(items) as item:
             split, group, chunk, index = self._split_item(item, splits, chunks)
             s = self.table.segment(index)
             lo = chunk * self.rows_each
+            end = code.least(lo + self.rows_each, s.rows)
             last = self._last(s, lo)
             with code.when(code.both(lo < s.rows, split * SPLIT <= last)):
 
@@ -85,9 +86,7 @@ class Kernel:
                     row = lo + query // self.each
                     at = (split * self.capacity + s.row0 + row) * self.heads
                     head = group * self.each + query % self.each
-                    return code.select(
-                        row < s.rows, self.records + (at + head) * self.record, spare
-                    )
+                    return code.select(row < end, self.records + (at + head) * self.record, spare)
 
                 self._place_homes(home)
                 self._take_queries(s, lo, group)

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-from clover_rt.errors import CloverError
+from clover_rt.errors import BackendUnavailable
 from clover_rt_cpu.jit.lang import Code
 from clover_rt_cpu.jit.values import BF16, F32, I16, I32, Value, vec
 
@@ -156,7 +156,7 @@ def may_use_tiles() -> bool:
 def choose(name: str | None = None) -> Isa | None:
     """Return the instruction set asked for here or in CLOVER_RT_CPU_ISA; None for numpy.
 
-    Where none is asked for it is the best one that the processor has. CRT-9031 where one is asked
+    Where none is asked for it is the best one that the processor has. CRT-3016 where one is asked
     for that it does not have.
     """
     have = supported()
@@ -164,11 +164,11 @@ def choose(name: str | None = None) -> Isa | None:
     if wanted == "numpy":
         return None
     if wanted not in have:
-        raise CloverError(
+        raise BackendUnavailable(
             what=f"the cpu kernels were to be generated for {wanted!r} ({VARIABLE})",
             evidence=f"this processor has {', '.join(have) or 'none of amx, avx512, avx2, neon'}",
             fix=f"unset {VARIABLE}, or set it to one of {', '.join([*have, 'numpy'])}",
-            code="CRT-9031",
+            code="CRT-3016",
         )
     return make(wanted)
 

@@ -39,11 +39,11 @@ test: $(TEST_READY)
 full: $(TEST_READY)
 	$(BIN)/python -m pytest $(WORKERS) -m "not kompute"
 
-# Debian: apt-get install cmake g++ libvulkan-dev libfmt-dev
+# Debian: apt-get install cmake make g++ python3-dev libvulkan-dev libfmt-dev
 kompute: $(TEST_READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kompute]'
 	$(BIN)/python -m clover_rt_vulkan.driver.build_kompute
-	$(BIN)/python -m pytest $(WORKERS) -m kompute
+	$(BIN)/python -m pytest -m kompute tests/backends/test_vulkan_kompute.py
 
 lint: $(TEST_READY)
 	$(BIN)/ruff format --check .

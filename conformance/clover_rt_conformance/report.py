@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,8 @@ from clover_rt.spec import Tier
 from clover_rt_conformance.trial import Outcome, Result
 
 SCHEMA = 1
+# variables that may decide what runs
+OURS = "CLOVER_RT_"
 
 
 @dataclass
@@ -66,6 +69,12 @@ class Report:
         return [f"required op {op} was not run" for op in self.required if op not in ran]
 
     @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment that was asked for, and what is set here of clover-rt's own."""
+        ours = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(OURS)}
+        return ours | self.environment
+
+    @property
     def passed(self) -> bool:
         return not self.failures and not self.problems
 
@@ -74,7 +83,7 @@ class Report:
         words = ["clover-rt", "conformance", "--backend", self.backend]
         if self.device is not None:
             words += ["--device", self.device]
-        for name, value in self.environment.items():
+        for name, value in self.variables.items():
             words += ["--env", f"{name}={value}"]
         words += ["--case", r.id, "--precision", r.precision]
         if self.seed:
@@ -111,7 +120,7 @@ class Report:
             "passed": self.passed,
             "counts": self.counts,
             "backend": self.backend,
-            "asked": {"device": self.device, "environment": self.environment, "seed": self.seed},
+            "asked": {"device": self.device, "environment": self.variables, "seed": self.seed},
             **self.about,
             "core": {"version": metadata.version("clover-rt"), "api": list(API)},
             "cases": self.cases,

@@ -23,6 +23,7 @@ class OnVulkan(clover_rt_conformance.Suite):
     """Runs in the tests' process, which keeps its compiled shaders from case to case."""
 
     backend = "vulkan"
+    device = "llvmpipe"
     precision = "exact"
     require: ClassVar[tuple[str, ...]] = HOT
 
@@ -63,6 +64,19 @@ class TestRowsIn8Bits(OnVulkan):
 
 class TestAGoldenRun(OnVulkan):
     cases: ClassVar[tuple[str, ...]] = ("model/clover_tiny/decode/short/release/diffusion_t03",)
+
+
+def test_the_prompt_of_the_readme_gets_the_tokens_of_the_cpu(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def tokens(*words: str) -> list[int]:
+        assert main(["run", "--json", *words, "Sort these numbers: 41, 7, 23."]) == 0
+        end: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return list(end["tokens"])
+
+    expected = tokens("--backend", "cpu")
+    assert expected
+    assert tokens("--backend", "vulkan", "--device", "llvmpipe") == expected
 
 
 def problems(device: Device, name: str) -> list[str]:
@@ -122,11 +136,16 @@ def test_the_many_row_form_of_experts_is_right_at_few_rows(
 
 
 @pytest.mark.full
-def test_everything_that_is_tried_is_right_and_nothing_is_declined(tmp_path: Path) -> None:
+def test_everything_that_is_tried_is_right_and_only_what_has_no_room_is_declined(
+    tmp_path: Path,
+) -> None:
     target = tmp_path / "vulkan.json"
     words = ["conformance", "--backend", "vulkan", "--device", "llvmpipe"]
     code = main([*words, "--lane", "full", "--require", "hot", "--json", str(target)])
     told = json.loads(target.read_text())
     assert told["failures"] == [] and told["problems"] == []
-    assert told["declined"] == {}
+    # a table of 4 GiB; lavapipe has 2 GiB in Debian 12 and the host's memory in later ones
+    has_room = told["device"]["memory_bytes"] > 1 << 32
+    wide = [] if has_room else [f"embed_rows/past-2^31 [{p.value}]" for p in Precision]
+    assert [case for cases in told["declined"].values() for case in cases] == wide
     assert code == 0

@@ -217,7 +217,7 @@ def test_a_kp_that_cannot_be_used_is_one_finding_with_what_builds_it(
     assert probe.devices == ()
     assert probe.problem == f"{find.VARIABLE}=kompute, and {told}"
     assert "clover_rt_vulkan.driver.build_kompute" in probe.fix
-    assert "apt-get install cmake g++ libvulkan-dev libfmt-dev" in probe.fix
+    assert "apt-get install cmake make g++ python3-dev libvulkan-dev libfmt-dev" in probe.fix
 
 
 def test_loading_the_plugin_imports_no_device_library() -> None:

@@ -21,6 +21,7 @@ import clover_rt_conformance
 from clover_rt.backend import Device, Usage
 from clover_rt.errors import BackendUnavailable, CompileError, DeviceLost, OutOfMemory
 from clover_rt.ops import HOT
+from clover_rt_vulkan import find
 from clover_rt_vulkan.driver import Binding, Dispatch, DriverFailure, Shape, Trouble, build_kompute
 from tests.backends.vulkan_devices import HOT_CASES, open_vulkan
 
@@ -335,50 +336,88 @@ def test_what_the_build_of_kp_lacks_is_told_with_what_to_install(
 ) -> None:
     """No program on the path, and none of the headers for one that is no compiler."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BackendUnavailable, match="missing: cmake, a C\\+\\+ compiler") as caught:
+    with pytest.raises(
+        BackendUnavailable, match="missing: cmake, make, a C\\+\\+ compiler"
+    ) as caught:
         build_kompute.build(tmp_path)
     assert caught.value.code == "CRT-3532"
-    assert "apt-get install cmake g++ libvulkan-dev libfmt-dev" in caught.value.fix
+    assert "apt-get install cmake make g++ python3-dev libvulkan-dev libfmt-dev" in caught.value.fix
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
-    with pytest.raises(BackendUnavailable, match=r"vulkan/vulkan\.hpp, fmt/format\.h"):
+    with pytest.raises(BackendUnavailable, match=r"Python\.h, vulkan/vulkan\.hpp, fmt/format\.h"):
         build_kompute.build(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("log", "shown", "hidden"),
+    ("told", "hidden"),
     [
-        ("a start\n" + "x\n" * 50 + "the end\n", "the end", "a start"),
-        (
-            "a start\nCMake Error at x:\n no Python\n" + "x\n" * 50 + "the last\n",
-            "no Python",
-            "the last",
-        ),
+        ("", "a start"),
+        ("CMake Error at x:\n no Python\n", "the end"),
+        ("a.cpp:1:2: fatal error: no.h\n", "the end"),
+        ("/bin/ld: cannot find -lfmt\n", "the end"),
     ],
-    ids=["the end", "the error"],
+    ids=["nothing", "CMake", "the compiler", "the linker"],
 )
 def test_a_build_of_kp_that_fails_shows_what_its_log_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, shown: str, hidden: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, hidden: str
 ) -> None:
+    """Behind pip's own first error; where nothing in it tells of an error, its end."""
+    log = "a start\n  error: subprocess-exited\n" + "x\n" * 50 + told + "x\n" * 50 + "the end\n"
     monkeypatch.setattr(build_kompute, "needs", lambda environ: [])
     monkeypatch.setattr(build_kompute, "settings", dict)
     done = SimpleNamespace(returncode=1, stdout=log)
     monkeypatch.setattr(build_kompute.subprocess, "run", lambda *_, **__: done)
-    with pytest.raises(BackendUnavailable, match=shown) as caught:
+    with pytest.raises(BackendUnavailable, match=told or "the end") as caught:
         build_kompute.build(tmp_path)
     assert caught.value.code == "CRT-3533" and hidden not in caught.value.evidence
 
 
-def test_a_wheel_that_was_built_once_is_not_built_again(
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_wheel_that_was_built_once_is_built_again_only_where_it_does_not_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: bool
+) -> None:
+    """Its libraries go with a new release of the system."""
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    kept, others = tmp_path / f"kp-0.9.0-{python}-x.whl", ("kp-0.8.1", "kp-0.9.0-cp27")
+    kept.write_text("old")
+    for name in others:
+        (tmp_path / f"{name}-x.whl").touch()
+    built = []
+
+    def run(command: tuple[str, ...], **_: Any) -> Any:
+        if "wheel" in command:
+            assert not kept.exists()
+            assert "--no-cache-dir" in command
+            kept.write_text("new")
+            built.append(command)
+        fails = command[-1] == "import kp" and not loads and not built
+        return SimpleNamespace(returncode=int(fails), stdout="libfmt.so.9: no such file")
+
+    monkeypatch.setattr(build_kompute, "needs", lambda environ: [])
+    monkeypatch.setattr(build_kompute, "settings", dict)
+    monkeypatch.setattr(build_kompute.subprocess, "run", run)
+    assert build_kompute.install(tmp_path) == kept
+    assert len(built) == (0 if loads else 1)
+    assert kept.read_text() == ("old" if loads else "new")
+    assert len(list(tmp_path.iterdir())) == 1 + len(others)
+
+
+def test_a_wheel_that_does_not_load_when_it_is_new_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    for name in (f"kp-0.8.1-{python}-x.whl", "kp-0.9.0-cp27-x.whl", f"kp-0.9.0-{python}-x.whl"):
-        (tmp_path / name).touch()
-    monkeypatch.setattr(build_kompute.subprocess, "run", None)
-    assert build_kompute.build(tmp_path).name == f"kp-0.9.0-{python}-x.whl"
+    new = tmp_path / "kp.whl"
+    done = {"import kp": SimpleNamespace(returncode=1, stdout="libfmt.so.9: no such file")}
+    monkeypatch.setattr(build_kompute, "build", lambda folder: new)
+    monkeypatch.setattr(
+        build_kompute.subprocess,
+        "run",
+        lambda command, **_: done.get(command[-1], SimpleNamespace(returncode=0)),
+    )
+    with pytest.raises(BackendUnavailable, match=r"libfmt\.so\.9: no such file") as caught:
+        build_kompute.install(tmp_path)
+    assert caught.value.code == "CRT-3533"
 
 
 class OnKompute(clover_rt_conformance.Suite):
@@ -386,6 +425,9 @@ class OnKompute(clover_rt_conformance.Suite):
 
     pytestmark = pytest.mark.kompute
     backend = "vulkan"
+    device = "llvmpipe"
+    # for the lines that rerun a case
+    environment: ClassVar[dict[str, str]] = {find.VARIABLE: find.KOMPUTE}
     precision = "exact"
     require: ClassVar[tuple[str, ...]] = HOT
 
@@ -407,7 +449,7 @@ def test_the_prompt_of_the_readme_is_answered_and_the_driver_is_shown() -> None:
     words = [sys.executable, "-m", "clover_rt", "run", "--backend", "vulkan"]
     done = subprocess.run(
         [*words, "--device", "llvmpipe", "Sort these numbers: 41, 7, 23."],
-        env=os.environ | {"CLOVER_RT_VULKAN_DRIVER": "kompute"},
+        env=os.environ | {find.VARIABLE: find.KOMPUTE},
         capture_output=True,
         text=True,
     )

@@ -131,6 +131,12 @@ def test_a_variable_given_by_hand_is_in_the_rerun_line(command):
     assert "--device wrong --env A=1 --case" in out and "--seed 3" in out
 
 
+def test_a_variable_of_ours_that_is_set_is_in_the_rerun_line(command, monkeypatch):
+    monkeypatch.setenv("CLOVER_RT_CPU_THREADS", "1")
+    _, out, _ = command("--device", "wrong", "--env", "A=1", "--case", CASE)
+    assert "--device wrong --env CLOVER_RT_CPU_THREADS=1 --env A=1 --case" in out
+
+
 def test_a_device_that_cannot_be_opened_is_an_error_and_not_a_result(command):
     code, out, err = command("--device", "breaks", "--case", CASE)
     assert (code, out) == (3, "")

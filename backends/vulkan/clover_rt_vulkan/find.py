@@ -33,7 +33,7 @@ DRIVER = (
 BUILD = (
     'pip install "clover-rt[kompute]" and run `python -m clover_rt_vulkan.driver.build_kompute`, '
     "which builds kp in minutes with cmake, a C++ compiler and headers (Debian: apt-get install "
-    f"cmake g++ libvulkan-dev libfmt-dev); or unset {VARIABLE}"
+    f"cmake make g++ python3-dev libvulkan-dev libfmt-dev); or unset {VARIABLE}"
 )
 # variables that name driver files instead of the loader's folders
 NAMING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")

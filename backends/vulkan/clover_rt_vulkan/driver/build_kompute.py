@@ -3,7 +3,8 @@
 kp is published as source alone. Left to itself its build fetches headers by git, and its metadata
 asks for a numpy older than ours, with which it runs all the same. So it is built here with what the
 system and the extra `kompute` have, and installed without asking for anything. The wheel is kept in
-`clover-rt/kompute` of the user's cache folder: a second run only installs it.
+`clover-rt/kompute` of the user's cache folder: a second run only installs it, unless the libraries
+that it was linked with have gone.
 """
 
 from __future__ import annotations
@@ -14,29 +15,37 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from clover_rt.cache import cache_folder
 from clover_rt.errors import BackendUnavailable, CloverError
 
 VERSION = "0.9.0"
+WHEEL = f"kp-{VERSION}-cp{sys.version_info.major}{sys.version_info.minor}-*.whl"
+PROGRAMS = ("cmake", "make")
 # headers by Debian's packages of them, and modules that the build imports
-HEADERS = {"vulkan/vulkan.hpp": "libvulkan-dev", "fmt/format.h": "libfmt-dev"}
+HEADERS = {
+    "Python.h": "python3-dev",
+    "vulkan/vulkan.hpp": "libvulkan-dev",
+    "fmt/format.h": "libfmt-dev",
+}
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 MODULES = ("pip", "pybind11", "setuptools", "wheel")
 # what the build would else fetch
 OFF = ("USE_BUILT_IN_VULKAN_HEADER", "USE_BUILT_IN_PYBIND11", "USE_BUILT_IN_FMT", "INSTALL")
-ERROR = re.compile("CMake Error|error:")
+# pip's own first error tells only that there are more
+ERROR = re.compile("CMake Error|: (fatal )?error:|: cannot find -l")
 # lines of a log that are shown, from the first that tells of an error
 SHOWN = 16
 
 
 def main() -> int:
-    """Build kp where the cache has none for this Python, and install it; return an exit code."""
+    """Build kp where the cache has none that loads here, and install it; return an exit code."""
     try:
-        wheel = build(cache_folder("kompute"))
-        install = ("install", "--no-deps", "--force-reinstall", str(wheel))
-        _pip(install, os.environ, f"{wheel.name} was to be installed")
+        wheel = install(cache_folder("kompute"))
     except CloverError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -44,34 +53,47 @@ def main() -> int:
     return 0
 
 
-def build(folder: Path) -> Path:
-    """Return kp's wheel for this Python: the folder's, or one built into it now.
+def install(folder: Path) -> Path:
+    """Install kp's wheel for this Python, the folder's or one built into it now, and return it.
 
     Raises BackendUnavailable: CRT-3532 what the build needs is missing, CRT-3533 it fails.
     """
-    pattern = f"kp-{VERSION}-cp{sys.version_info.major}{sys.version_info.minor}-*.whl"
-    for wheel in folder.glob(pattern):
-        return wheel
+    for wheel in folder.glob(WHEEL):
+        _put(wheel)
+        with suppress(BackendUnavailable):
+            _load()
+            return wheel
+        wheel.unlink()
+    wheel = build(folder)
+    _put(wheel)
+    _load()
+    return wheel
+
+
+def build(folder: Path) -> Path:
+    """Build kp's wheel into the folder, and return it; raises as `install` does."""
     missing = needs(os.environ)
     if missing:
         raise BackendUnavailable(
             what=f"kp {VERSION} was to be built",
             evidence=f"missing: {', '.join(missing)}",
-            fix="pip install 'clover-rt[kompute]', and on Debian: apt-get install cmake g++ "
-            f"{' '.join(HEADERS.values())}",
+            fix="pip install 'clover-rt[kompute]', and on Debian: apt-get install cmake make "
+            f"g++ {' '.join(HEADERS.values())}",
             code="CRT-3532",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
-    _pip((*wanted, f"kp=={VERSION}"), settings(os.environ), f"kp {VERSION} was to be built")
-    return next(folder.glob(pattern))
+    print(f"kp {VERSION} is being built, which takes minutes", flush=True)
+    # pip's own cache would give a wheel that loads no more again
+    wanted = ("wheel", "--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir")
+    command = (*PIP, *wanted, str(folder), f"kp=={VERSION}")
+    _run(command, settings(os.environ), f"kp {VERSION} was to be built")
+    return next(folder.glob(WHEEL))
 
 
 def needs(environ: Mapping[str, str]) -> list[str]:
     """Return what the build needs and does not find: programs, headers, Python modules."""
     path = environ.get("PATH", "")
     compiler = shutil.which(environ.get("CXX") or "c++", path=path)
-    missing = [] if shutil.which("cmake", path=path) else ["cmake"]
+    missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if compiler is None:
         missing.append("a C++ compiler")
     else:
@@ -99,13 +121,21 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _has_header(compiler: str, header: str, environ: Mapping[str, str]) -> bool:
     source = f"#if !__has_include(<{header}>)\n#error missing\n#endif\n"
-    words = [compiler, "-E", "-x", "c++", "-"]
+    words = [compiler, "-I", sysconfig.get_path("include"), "-E", "-x", "c++", "-"]
     done = subprocess.run(words, input=source, env=dict(environ), capture_output=True, text=True)
     return done.returncode == 0
 
 
-def _pip(words: tuple[str, ...], environ: Mapping[str, str], what: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
+def _put(wheel: Path) -> None:
+    command = (*PIP, "install", "--no-deps", "--force-reinstall", str(wheel))
+    _run(command, os.environ, f"{wheel.name} was to be installed")
+
+
+def _load() -> None:
+    _run((sys.executable, "-c", "import kp"), os.environ, f"kp {VERSION} was to be loaded")
+
+
+def _run(command: tuple[str, ...], environ: Mapping[str, str], what: str) -> None:
     done = subprocess.run(
         command,
         env=dict(environ),
@@ -120,7 +150,7 @@ def _pip(words: tuple[str, ...], environ: Mapping[str, str], what: str) -> None:
         told = "\n".join(lines[start:][:SHOWN])
         raise BackendUnavailable(
             what=what,
-            evidence=f"pip ended with {done.returncode}:\n{told}",
+            evidence=f"the command ended with {done.returncode}:\n{told}",
             fix="read what it says; the raw driver needs no kp",
             code="CRT-3533",
         )

@@ -10,7 +10,8 @@ its batch of 32 tokens, decode against its one-token step, prefill of 512 tokens
 Every round runs each measurement of each side once. Ratios are of medians over the rounds, below 1
 where clover-rt takes less time; what a depth adds is the median of the rounds' differences, which
 is why there are 15. Decode is also judged by the weights it reads, over its time and the bandwidth
-of the same run, and `run` by the memory it takes beyond the checkpoint's files.
+of the same run, and `run` by the memory it takes beyond the checkpoint's files. Four layers of one
+token can be fewer bytes than the last-level cache holds; both sizes are in the report.
 
 A preview must read the experts that its rows choose, so its figures count only where in every round
 75 to 110 of 256 experts a layer were kept with the coreset, and 140 or more without: `counts` says
@@ -103,6 +104,7 @@ class Measured:
 
     experts  distinct experts by layer of the timed previews, one list a round, by coreset
     about    what a peer says of itself
+    cache    bytes of the weights that a decode reads, and of the last-level cache
     """
 
     ours: Times = field(default_factory=lambda: defaultdict(list))
@@ -110,6 +112,7 @@ class Measured:
     experts: dict[str, list[list[int]]] = field(default_factory=lambda: defaultdict(list))
     about: dict[str, dict[str, Any]] = field(default_factory=dict)
     peak: dict[str, float] = field(default_factory=dict)
+    cache: dict[str, float] = field(default_factory=dict)
 
     def extend(self, other: Measured) -> None:
         """Add the numbers of another round."""
@@ -121,6 +124,7 @@ class Measured:
         for coreset, layers in other.experts.items():
             self.experts[coreset] += layers
         self.about |= other.about
+        self.cache |= other.cache
 
 
 def add_peer(
@@ -171,6 +175,10 @@ def add(measured: Measured, report: dict[str, Any], coreset: str) -> None:
             rate = 1e3 * decode["weight_gigabytes"] / decode["ms_median"]
             times["decode_share"].append(rate / bandwidth)
             times["bandwidth"].append(bandwidth)
+            measured.cache = {
+                "decode_weights_mb": 1e3 * decode["weight_gigabytes"],
+                "last_level_cache_mb": report["bandwidth"]["last_level_cache_bytes"] / MB,
+            }
 
 
 def peak_of_run(folder: Path, args: argparse.Namespace) -> dict[str, float]:
@@ -218,6 +226,7 @@ def verdict(name: str, measured: Measured, depth: int) -> dict[str, Any]:
             for coreset, rounds in measured.experts.items()
         },
         "memory": measured.peak,
+        "cache": measured.cache,
         "peers": {
             peer: {**measured.about[peer], "ms": {k: spread(v) for k, v in times.items()}}
             for peer, times in measured.peers.items()
@@ -372,7 +381,7 @@ def main() -> None:
     settings = ("precision", "threads", "repeats", "depth", "seed")
     report = {
         "benchmark": "vs_llama_cpp",
-        "schema": 2,
+        "schema": 3,
         **environment(),
         "settings": {
             **{n: getattr(args, n) for n in settings},

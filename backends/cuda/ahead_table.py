@@ -6,9 +6,10 @@
     ahead_table.py --usual ...                           of a token and a block
     ahead_table.py --list                                how many programs there are; compiles none
 
-The plan is that of the 40-layer release, bound on a card without memory. `ahead.json` beside this
-file gets one line a program and target as it is compiled. What it has is not compiled again, so a
-run that was stopped goes on where it was; delete the file to begin anew.
+The plan is that of the 40-layer release, bound on a card without memory. `ahead-VERSION.json`
+beside this file, one for each version of Triton, gets one line a program and target as it is
+compiled. What it has is not compiled again, so a run that was stopped goes on where it was; delete
+the file to begin anew. A run of everything drops the programs that the plan no longer takes.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import runpy
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,7 +37,7 @@ from clover_rt.plan import Plan, bind
 from clover_rt.plan.placement import TOPS
 from clover_rt.plan.program import bind_program
 from clover_rt.quantise.rules import FINE
-from clover_rt.spec import Format, HostWeight, Precision, TableClass
+from clover_rt.spec import Format, HostWeight, Node, Precision, TableClass
 from clover_rt.weights import Checkpoint, load_weights
 from clover_rt_cuda.ahead import (
     TARGETS,
@@ -48,7 +51,7 @@ from clover_rt_cuda.ahead import (
 from clover_rt_cuda.launch import Launch
 from clover_rt_cuda.tuning import Tuning
 
-TABLE = Path(__file__).with_name("ahead.json")
+FOLDER = Path(__file__).parent
 RELEASE = Path(__file__).parents[2] / "benchmarks" / "make_release.py"
 LAYERS, VOCAB, CONTEXT, SLOTS = 40, 248320, 32768, 2
 GROUPS = {Format.Q4: 64, Format.Q8: 32, Format.BF16: 0}
@@ -101,8 +104,28 @@ def every(plan: Plan) -> list[Launch]:
 
 
 def taken(plan: Plan, keys: Iterable[tuple[TableClass, int, int]]) -> list[Launch]:
-    """Return one launch of each program that passes of these keys take."""
-    return programs(action.step for key in keys for action in plan.program(*key).actions)
+    """Return one launch of each program that passes of these classes, buckets and tops take."""
+    nodes = first_of_each(plan)
+    bound = (bind_program(plan, nodes, *key) for key in keys)
+    return programs(action.step for program in bound for action in program.actions)
+
+
+def first_of_each(plan: Plan) -> list[Node]:
+    """Return the nodes without the layers that are like an earlier one: they take its programs."""
+    values, seen, out = plan.graph.values, set(), []
+    names: dict[str, str] = {}
+    for node in plan.graph.nodes:
+        operands = {o: names.get(v, v) for o, v in node.operands.items()}
+        kind = [node.op, *node.axes.items(), *node.attrs.items()]
+        for operand, value in ((o, values[v]) for o, v in operands.items()):
+            stored = value.weight and (value.weight.format, value.weight.group)
+            kind.append((operand, value.dtype, value.shape, stored))
+        if tuple(kind) in seen:
+            names[node.operands["y"]] = operands["h"]
+        else:
+            seen.add(tuple(kind))
+            out.append(replace(node, operands=operands))
+    return out
 
 
 def key_of(launch: Launch) -> str:
@@ -114,39 +137,42 @@ def entry_of(found: Compiled) -> dict[str, Any]:
     return {"kernel": found.name, **{name: getattr(found, name) for name in NUMBERS}}
 
 
-def read() -> dict[str, Any]:
-    """Return the table; an empty one where the file is that of another compiler."""
-    if TABLE.exists():
-        table: dict[str, Any] = json.loads(TABLE.read_text())
-        if table["triton"] == triton.__version__:
-            return table
-    return {"triton": triton.__version__, "targets": {}}
+def read(version: str = triton.__version__) -> dict[str, dict[str, Any]]:
+    """Return the table of a version of Triton: numbers by target and program; empty without one."""
+    path = table_path(version)
+    table: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return table
 
 
-def write(table: Mapping[str, Any]) -> None:
-    """Write the table with one line a program."""
+def write(table: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the table with one line a program; a reader finds the old one or the new one."""
     targets = []
-    for target, entries in sorted(table["targets"].items()):
+    for target, entries in sorted(table.items()):
         ordered = sorted(entries.items(), key=lambda item: (item[1]["kernel"], item[0]))
         lines = ",\n".join(f'"{key}": {json.dumps(entry)}' for key, entry in ordered)
         targets.append(f'"{target}": {{\n{lines}\n}}')
-    body = ",\n".join(targets)
-    TABLE.write_text(f'{{"triton": "{table["triton"]}", "targets": {{\n{body}\n}}}}\n')
+    path = table_path(triton.__version__)
+    part = path.with_suffix(".part")
+    part.write_text("{\n" + ",\n".join(targets) + "\n}\n")
+    os.replace(part, path)
+
+
+def table_path(version: str) -> Path:
+    return FOLDER / f"ahead-{version}.json"
 
 
 class Plans:
-    """Plans of the release, made once for all targets that have no tuning table of their own."""
+    """Plans of the release, made once for all targets of equal tiles."""
 
     def __init__(self, folder: Path) -> None:
         self.config, self.weights = release_weights(folder)
         self._made: dict[tuple[Format, Precision, str], Plan] = {}
 
     def of(self, storage: Format, precision: Precision, target: str) -> Plan:
-        arch = target if Tuning.of(target).source else "recorder"
-        key = (storage, precision, arch)
+        key = (storage, precision, repr(Tuning.of(target).entries))
         if key not in self._made:
             weights = stored_as(self.weights, storage)
-            self._made[key] = release_plan(self.config, weights, precision, arch)
+            self._made[key] = release_plan(self.config, weights, precision, target)
         return self._made[key]
 
 
@@ -159,13 +185,14 @@ def main() -> int:
     parser.add_argument("--usual", action="store_true", help="a token and a block only")
     parser.add_argument("--list", action="store_true", help="count and compile nothing")
     args = parser.parse_args()
-    table = read()
+    table, planned = read(), {target: set[str]() for target in TARGETS}
     with tempfile.TemporaryDirectory() as folder:
         plans = Plans(Path(folder))
         for storage, precision, target in product(args.weights, args.precision, args.targets):
             plan = plans.of(FORMATS[storage], Precision(precision), target)
-            entries = table["targets"].setdefault(target, {})
+            entries = table.setdefault(target, {})
             found = {key_of(n): n for n in (usual(plan) if args.usual else every(plan))}
+            planned[target].update(found)
             missing = {key: n for key, n in found.items() if key not in entries}
             told = f"{target} {storage} {precision}: {len(found)} programs, {len(missing)} missing"
             print(told, flush=True)
@@ -174,6 +201,8 @@ def main() -> int:
             for key, launch in missing.items():
                 entries[key] = entry_of(compiled(launch, target))
                 write(table)
+    if args == parser.parse_args([]):
+        write({t: {k: table[t][k] for k in kept} for t, kept in planned.items()})
     return 0
 
 

@@ -30,6 +30,10 @@ def read(path: Path) -> dict[str, Any]:
         )
     if missing := [f for f in fields if f not in found]:
         raise _no_report(path, f"it has no field {missing[0]!r}")
+    if not isinstance(found["settings"], dict):
+        raise _no_report(path, f"its settings are {found['settings']!r}")
+    if missing := [f for f in SUBJECTS if f not in found["settings"]]:
+        raise _no_report(path, f"its settings have no field {missing[0]!r}")
     return found
 
 
@@ -67,7 +71,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
                 x, y = _ms(one[kind]), _ms(other[kind])
                 row = {"depth": one["depth"], "kind": kind, "a_ms": x, "b_ms": y}
                 rows.append({**row, "ratio": y / x})
-    subjects = {k: {n: r["settings"].get(n) for n in SUBJECTS} for k, r in (("a", a), ("b", b))}
+    subjects = {k: {n: r["settings"][n] for n in SUBJECTS} for k, r in (("a", a), ("b", b))}
     return {"benchmark": "comparison", "schema": SCHEMA, **subjects, "results": rows}
 
 

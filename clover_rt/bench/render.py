@@ -57,8 +57,7 @@ def _subject(settings: Mapping[str, Any]) -> str:
     told = (
         f"{settings['model']} on {settings['backend']}{device}, precision {settings['precision']}"
     )
-    # an older report does not tell them
-    set_to = [f"{name}={value}" for name, value in (settings["variables"] or {}).items()]
+    set_to = [f"{name}={value}" for name, value in settings["variables"].items()]
     return ", ".join([told, *set_to])
 
 

@@ -76,8 +76,8 @@ def join_parts(tensors: Mapping[str, TensorView]) -> dict[str, View]:
 
     Raises BadCheckpoint: CRT-1190 an unknown version, CRT-1191 metadata that names no group,
     CRT-1192 parts in a file that does not claim the format. Of one tensor: CRT-1193 a part is
-    missing, CRT-1194 in another file, CRT-1195 of a wrong type, CRT-1196 of a wrong shape, or
-    CRT-1197 the group is not what the metadata says.
+    missing, CRT-1194 in another file, CRT-1195 of a wrong type, CRT-1196 of a wrong shape,
+    CRT-1197 the group is not what the metadata says, or CRT-1166 it is there as a whole too.
     """
     files = {id(view.file): view.file for view in tensors.values()}
     groups = {key: _group(file) for key, file in files.items()}
@@ -93,6 +93,9 @@ def join_parts(tensors: Mapping[str, TensorView]) -> dict[str, View]:
             raise _bad(view.file.path, "CRT-1192", f"{text} {FORMAT!r}")
         parts.setdefault(stem, {})[dot + part] = view
     for name, found in parts.items():
+        if name in out:
+            text = f"tensor {name!r} is there as a whole and as parts: {', '.join(found)}"
+            raise _bad(next(iter(found.values())).file.path, "CRT-1166", text)
         out[name] = _join(name, found, groups)
     return out
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from clover_rt_cuda.ahead import (
     launches,
     lowered,
     name_of,
+    programs,
     signature,
     step_of,
 )
@@ -91,11 +93,28 @@ def test_every_kernel_of_a_pass_is_a_program_of_triton(
 
 USUAL = ("gfx1201", "gfx1151", "sm_90")
 """Targets whose programs of a token and of a block, in q4 and `fast`, are compiled in each run."""
+PINNED, NEWEST = "3.7.1", "3.9.0"
+"""Versions of Triton with a table: torch's, of the whole plan, and one of the usual programs."""
+VERSIONS = (PINNED, NEWEST)
+KNOWN_SPILLS = {
+    # the scan of one row has no tile that a table could make smaller
+    (PINNED, "sm_80", "block_scan_kernel"): 2,
+    (NEWEST, "sm_80", "block_scan_kernel"): 2,
+    # tiles are chosen for the pinned version; the newest's ptxas stops at 128, 168 or 255 registers
+    (NEWEST, "sm_80", "attend_kernel"): 8,
+    (NEWEST, "sm_90", "attend_kernel"): 16,
+    (NEWEST, "sm_90", "logits_kernel"): 2,
+    (NEWEST, "sm_120", "attend_kernel"): 8,
+}
+"""Words that a thread spills at most, by version, target and kernel, where it is not none."""
+of_a_version_with_a_table = pytest.mark.skipif(
+    triton.__version__ not in VERSIONS, reason=f"there is no table of triton {triton.__version__}"
+)
 
 
 @pytest.fixture(scope="module")
 def release() -> dict[str, Any]:
-    """Return what makes the table: plans of the release, and their programs."""
+    """Return what makes the tables: plans of the release, and their programs."""
     return runpy.run_path(str(Path(clover_rt_cuda.__file__).parents[1] / "ahead_table.py"))
 
 
@@ -109,38 +128,48 @@ def wants_matrices(launch: Launch) -> bool:
     return launch.meta.get("TYPE") == tl.bfloat16 and launch.meta.get("BM", 16) > 1
 
 
-def wrong_of(launch: Launch, entry: Mapping[str, Any], target: str) -> list[str]:
+def wrong_of(launch: Launch, entry: Mapping[str, Any], target: str, version: str) -> list[str]:
     """Return what is wrong with the numbers of a program on a target."""
     _, limit = TARGETS[target]
     wrong = []
-    if entry["spills"]:
+    if entry["spills"] > KNOWN_SPILLS.get((version, target, entry["kernel"]), 0):
         wrong.append(f"{entry['spills']} spilt words")
     if entry["shared"] > limit:
         wrong.append(f"{entry['shared']} of {limit} bytes shared")
     if wants_matrices(launch) and not entry["matrix"]:
         wrong.append("no product of a matrix unit")
+    if launch.meta.get("TYPE") != tl.bfloat16 and entry["matrix"]:
+        wrong.append("a matrix unit rounds float32")
     return [f"{target} {name_of(launch)}: {text}" for text in wrong]
 
 
-def compare(release: dict[str, Any], found: list[Launch], target: str, is_whole: bool) -> list[str]:
-    """Compile programs; return what is wrong, and where their numbers are not the table's."""
-    table = release["read"]()["targets"].get(target, {})
-    wrong = []
+def judge(release: dict[str, Any], found: Iterable[Launch], target: str, version: str) -> list[str]:
+    """Return which programs a version's table lacks, and what is wrong with the others."""
+    entries, wrong = release["read"](version)[target], []
     for launch in found:
-        made = compiled(launch, target)
-        entry, want = release["entry_of"](made), table.get(release["key_of"](launch))
-        wrong += wrong_of(launch, entry, target)
-        if "tf32" in made.code:
-            wrong.append(f"{target} {name_of(launch)}: tf32")
-        if want != entry and (want or is_whole):
+        entry = entries.get(release["key_of"](launch))
+        if entry is None:
+            wrong.append(f"{target} {name_of(launch)}: not in the table")
+        else:
+            wrong += wrong_of(launch, entry, target, version)
+    return wrong
+
+
+def compare(release: dict[str, Any], found: Iterable[Launch], target: str) -> list[str]:
+    """Compile programs; return where their numbers are not the table's."""
+    entries, wrong = release["read"]()[target], []
+    for launch in found:
+        entry = release["entry_of"](compiled(launch, target))
+        want = entries.get(release["key_of"](launch))
+        if entry != want:
             wrong.append(f"{target} {name_of(launch)}: {entry}, in the table {want}")
     return wrong
 
 
-def test_the_table_has_the_usual_programs_and_none_of_it_spills(
-    release: dict[str, Any], plans: Any
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_tables_have_the_usual_programs_and_each_fits_its_target(
+    version: str, release: dict[str, Any], plans: Any
 ) -> None:
-    table = release["read"]()["targets"]
     wrong = []
     for target in USUAL:
         launches = release["usual"](plans.of(Format.Q4, FAST, target))
@@ -148,30 +177,66 @@ def test_the_table_has_the_usual_programs_and_none_of_it_spills(
         assert {"project_kernel", "linear_row", "linear_rows", "attend_kernel"} <= kernels
         assert {"moe_hidden_row", "moe_hidden_rows"} <= kernels
         assert {"block_scan_kernel", "logits_kernel"} <= kernels
-        for launch in launches:
-            entry = table[target].get(release["key_of"](launch))
-            wrong += wrong_of(launch, entry, target) if entry else [name_of(launch)]
+        wrong += judge(release, launches, target, version)
     assert wrong == [], f"run: python {release['__file__']}"
 
 
-@pytest.mark.skipif(triton.__version__ != "3.7.1", reason="the table is that of triton 3.7.1")
+@of_a_version_with_a_table
 @pytest.mark.parametrize("target", USUAL)
 def test_the_usual_programs_take_what_the_table_says(
     target: str, release: dict[str, Any], plans: Any
 ) -> None:
-    launches = release["usual"](plans.of(Format.Q4, FAST, target))
-    assert compare(release, launches, target, is_whole=True) == []
+    assert compare(release, release["usual"](plans.of(Format.Q4, FAST, target)), target) == []
+
+
+def test_the_first_of_equal_layers_take_every_program_of_the_plan(
+    release: dict[str, Any], plans: Any
+) -> None:
+    plan = plans.of(Format.Q4, FAST, "sm_90")
+    whole = [action.step for action in plan.program(TableClass.PREVIEW, 32).actions]
+    found = release["taken"](plan, [(TableClass.PREVIEW, 32, 1)])
+    assert {launch.program for launch in found} == {n.program for n in programs(whole)}
+    assert len(whole) > 2 * release["LAYERS"]
+
+
+@pytest.fixture(scope="module")
+def planned(release: dict[str, Any], plans: Any) -> dict[str, dict[str, Launch]]:
+    """Return every program of the release by target and name in the table."""
+    found: dict[str, dict[str, Launch]] = {target: {} for target in TARGETS}
+    for storage, precision, target in product(release["FORMATS"].values(), Precision, TARGETS):
+        launches = release["every"](plans.of(storage, precision, target))
+        found[target].update((release["key_of"](launch), launch) for launch in launches)
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_pinned_table_has_every_program_of_the_release_and_no_other(
+    target: str, release: dict[str, Any], planned: dict[str, dict[str, Launch]]
+) -> None:
+    assert judge(release, planned[target].values(), target, PINNED) == []
+    assert set(release["read"](PINNED)[target]) == set(planned[target])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("precision", Precision, ids=lambda p: p.value)
-@pytest.mark.parametrize("storage", [Format.Q4, Format.Q8, Format.BF16], ids=lambda f: f.value)
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_program_of_the_release_fits_every_target(
-    target: str, storage: Format, precision: Precision, release: dict[str, Any], plans: Any
+def test_the_newest_table_has_the_usual_programs_of_every_target(
+    target: str, precision: Precision, release: dict[str, Any], plans: Any
 ) -> None:
-    launches = release["every"](plans.of(storage, precision, target))
-    assert compare(release, launches, target, is_whole=False) == []
+    launches = release["usual"](plans.of(Format.Q4, precision, target))
+    assert judge(release, launches, target, NEWEST) == []
+
+
+@pytest.mark.full
+@of_a_version_with_a_table
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_program_in_sixteen_takes_what_the_table_says(
+    target: str, release: dict[str, Any], planned: dict[str, dict[str, Launch]]
+) -> None:
+    in_table = [key for key in sorted(planned[target]) if key in release["read"]()[target]]
+    assert in_table
+    assert compare(release, [planned[target][key] for key in in_table[::16]], target) == []
 
 
 def test_a_weight_that_groups_do_not_divide_is_bf16() -> None:

@@ -12,7 +12,7 @@ import pytest
 from clover_rt.errors import BadInput
 from clover_rt.spec import Precision, Signature
 from clover_rt_cuda import tuning
-from clover_rt_cuda.ahead import Recorder, hot, launches
+from clover_rt_cuda.ahead import TARGETS, Recorder, hot, launches
 from clover_rt_cuda.kernels.linear import row_tile, rows_tile
 
 ARCH = "sm_90"
@@ -168,6 +168,9 @@ def test_a_wrong_table_is_told_when_a_kernel_is_bound(folder: Path) -> None:
         launches(of("gdn", 32))
 
 
-def test_the_tables_of_the_package_can_be_read() -> None:
-    for path in tuning.PACKAGED.glob("*.json"):
+def test_the_tables_of_the_package_can_be_read_and_are_of_targets_compiled_ahead() -> None:
+    paths = sorted(tuning.PACKAGED.glob("*.json"))
+    assert paths
+    for path in paths:
+        assert path.stem in TARGETS
         assert tuning.read(path, path.stem).source == path

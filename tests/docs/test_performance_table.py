@@ -75,11 +75,12 @@ def compared() -> dict[str, Any]:
         for name in ("no-amx", "native")
     }
     ours = {"preview_on": {"median": 100.0}, "decode": {"median": 18.0}}
+    cache = {"decode_weights_mb": 600.0, "last_level_cache_mb": 300.0}
     return {
         "cpu": "a processor",
         "cores": 2,
         "settings": {"rows": 32, "prefill": 512, "threads": 2, "rounds": 15, "depth": 8192},
-        "results": {"q4": {"ours_ms": ours, "peers": peers, "rows": rows}},
+        "results": {"q4": {"ours_ms": ours, "peers": peers, "rows": rows, "cache": cache}},
     }
 
 
@@ -92,6 +93,14 @@ def test_a_peer_has_its_own_table_with_ratios_and_times(compared: dict[str, Any]
     # what is of no peer is in both
     assert lines.count("| weights read by a decode, over its time and the bandwidth | 80% |") == 2
     assert lines.count("| memory of `run` beyond the checkpoint's files | 321 MB |") == 2
+
+
+def test_weights_that_the_cache_holds_in_part_are_told(compared: dict[str, Any]) -> None:
+    told = "reads {} MB of weights, and the last-level cache has 300 MB"
+    for mb, is_told in ((600.0, False), (500.0, True)):
+        compared["results"]["q4"]["cache"]["decode_weights_mb"] = mb
+        text = " ".join(TABLE["peer_table"](compared)).replace("\n", " ")
+        assert (told.format(f"{mb:.0f}") in text) == is_told
 
 
 def test_a_figure_that_does_not_count_is_not_shown(compared: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ def made(**settings: Any) -> dict[str, Any]:
         "cores": 2,
         "settings": {"model": "m", "backend": "cpu", "device": None, "precision": "exact"}
         | {"depths": [0], "chunk": 512, "repeats": 5, "seed": 0, "rows": 32, "prompt": 64}
+        | {"variables": {}}
         | settings,
         "results": [
             {
@@ -89,6 +90,8 @@ def test_reports_of_two_processors_are_refused() -> None:
         ('{"benchmark": "open"}', "benchmark"),
         ('{"benchmark": "pass", "schema": 9}', "schema is 9"),
         ('{"benchmark": "pass", "schema": 1, "settings": {}}', "results"),
+        (json.dumps(made() | {"settings": {}}), "settings have no field 'model'"),
+        (json.dumps(made() | {"settings": 3}), "settings are 3"),
     ],
 )
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str, evidence: str) -> None:

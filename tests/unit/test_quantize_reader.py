@@ -158,6 +158,11 @@ WRONG = {
         "CRT-1193",
         f"has no '{QKV}.codes' beside .scale",
     ),
+    "a whole tensor beside its parts": (
+        lambda h: renamed(h, "model.norm.weight", QKV),
+        "CRT-1166",
+        f"{QKV!r} is there as a whole and as parts",
+    ),
     "codes of a wrong type": (
         lambda h: with_entry(h, QKV + ".codes", dtype="BOOL"),
         "CRT-1195",

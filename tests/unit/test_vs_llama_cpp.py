@@ -57,7 +57,8 @@ def report(
             "prefill": {"tokens": 512, "tokens_per_s": 1024.0},
         }
         results.append(result)
-    return {"bandwidth": {"gb_per_s": 25.0}, "results": results}
+    bandwidth = {"gb_per_s": 25.0, "last_level_cache_bytes": 300_000_000}
+    return {"bandwidth": bandwidth, "results": results}
 
 
 def measured(bench: Any, rounds: int = 3, experts: tuple[int, ...] = (90, 100)) -> Any:
@@ -103,6 +104,7 @@ def test_decode_is_judged_by_its_weights_over_time_and_bandwidth(bench: Any) -> 
     assert told.value == pytest.approx(0.8)
     assert (told.target, told.met) == (0.75, True)
     assert row(bench, measured(bench), told.name, "", "q8").met
+    assert measured(bench).cache == {"decode_weights_mb": 200.0, "last_level_cache_mb": 300.0}
 
 
 def test_memory_is_what_run_holds_beyond_the_files(bench: Any) -> None:

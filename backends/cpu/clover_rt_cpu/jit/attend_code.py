@@ -205,7 +205,7 @@ class Kernel:
         first = split * (SPLIT // PAGE_ROWS)
         end = code.least(first + SPLIT // PAGE_ROWS, last // PAGE_ROWS + 1)
         with code.loop(first, end) as j:
-            keys, values, stride = self._tile(s, group, j)
+            keys, values, stride = self._tile(s, group, j, self.own_k)
             self._transpose(keys, stride)
             values, stride = self._arrange(values, stride)
             with code.loop(0, self.queries, self.tile) as query:
@@ -216,7 +216,9 @@ class Kernel:
                         self._softmax(s, lo, query + i, self.shares + i * (4 * PAGE_ROWS), j)
                     self._add_values(query, values, stride)
 
-    def _tile(self, s: SegmentAt, group: Value, j: Value) -> tuple[Value, Value, Value]:
+    def _tile(
+        self, s: SegmentAt, group: Value, j: Value, own_k: Value
+    ) -> tuple[Value, Value, Value]:
         """Return where a tile's keys and values lie, and the bytes between its rows.
 
         A tile that holds rows of the operands is put together first; what lies behind the segment
@@ -238,7 +240,7 @@ class Kernel:
                 place = j * PAGE_ROWS + p
                 own = (s.row0 + place - s.position) * self.groups * self.columns + column
                 for pool, source, home in zip(
-                    homes, (self.k, self.v), (self.own_k, self.own_v), strict=True
+                    homes, (self.k, self.v), (own_k, self.own_v), strict=True
                 ):
                     to = home + p * self.width * self.size
 
@@ -250,7 +252,7 @@ class Kernel:
                         self._gather(source + own * 4, to, False, inside)
 
                     code.either(place < s.position, of_page, of_pass)
-            keys.v, values.v, stride.v = self.own_k, self.own_v, self.width * self.size
+            keys.v, values.v, stride.v = own_k, self.own_v, self.width * self.size
         return keys.v, values.v, stride.v
 
     def _gather(

@@ -35,18 +35,9 @@ class Tiles(Pairs):
 
     held = 4
 
-    def __init__(
-        self,
-        module: ir.Module,
-        name: str,
-        tile: int,
-        halves: bool,
-        isa: Isa,
-        split: bool = False,
-    ) -> None:
-        super().__init__(module, name, tile, halves, isa, split)
+    def __init__(self, module: ir.Module, name: str, tile: int, halves: bool, isa: Isa) -> None:
+        super().__init__(module, name, tile, halves, isa)
         code = self.code
-        self.own_keys = self.own_k
         # own values take half of their room, and a tile of queries a quarter
         self.packed = self.own_v + self.width * (2 * PAGE_ROWS)
         self.places = code.room(16 * PAGES)
@@ -61,11 +52,11 @@ class Tiles(Pairs):
         configure(code, [(tile, TILE, LINE) for tile in (*SUMS, *FIRST, *SECOND)])
         with code.loop(first, end) as j:
             n = j - first
-            self.own_k = self.own_keys + n * self.width * (2 * PAGE_ROWS)
-            keys, values, stride = self._tile(s, group, j)
+            page = n * self.width * (2 * PAGE_ROWS)
+            keys, values, stride = self._tile(s, group, j, self.own_k + page)
             code.store(keys, self.places + n * 16)
             code.store(stride, self.places + n * 16 + 8)
-            self._pack_values(values, stride, self.keys_at + n * self.width * (2 * PAGE_ROWS))
+            self._pack_values(values, stride, self.keys_at + page)
         with code.loop(0, self.queries, TILE) as query:
             most = self._row_limit(s, lo + (query + (TILE - 1)) // self.each) - split * SPLIT
             with code.when(most >= 0):

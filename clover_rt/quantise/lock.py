@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from clover_rt.errors import BadInput
 
@@ -14,37 +15,29 @@ except ImportError:  # Windows, where a folder has no handle: there nothing is l
     fcntl = None  # type: ignore[assignment]
 
 
-class Lock:
-    """A context in which no other process is in a folder.
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder.
 
-    Raises BadInput (CRT-1214) on entry where one is, OSError where the folder cannot be opened.
+    Raises BadInput (CRT-1214) where one is in it, OSError where it cannot be opened.
     """
+    handle = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if handle is not None:
+            _lock(handle, folder)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._handle: int | None = None
-        if fcntl is not None:
-            self._handle = os.open(folder, os.O_RDONLY)
 
-    def __enter__(self) -> None:
-        if self._handle is None:
-            return
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._handle)
-            raise BadInput(
-                what=f"{self._folder} was to be taken up",
-                evidence="another process is writing in it",
-                fix="wait for that one to end",
-                code="CRT-1214",
-            ) from error
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BadInput(
+            what=f"{folder} was to be taken up",
+            evidence="another process is writing in it",
+            fix="wait for that one to end",
+            code="CRT-1214",
+        ) from error

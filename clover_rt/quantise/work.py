@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clover_rt.errors import BadInput
-from clover_rt.quantise.lock import Lock
+from clover_rt.quantise.lock import alone_in
 from clover_rt.quantise.shards import Shard, index, tool
 from clover_rt.quantise.write import PART, sync
 from clover_rt.weights import Checkpoint
@@ -76,15 +76,11 @@ class Work:
             self._refuse_existing(resume)
             self._check_room()
             self.partial.mkdir(exist_ok=True)
-            lock = Lock(self.partial)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        with lock:
-            try:
+            with alone_in(self.partial):
                 self._take_up()
                 yield
-            except OSError as error:
-                raise self._unwritable(error) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def finish(self, checkpoint: Checkpoint) -> None:
         """Add the index and the small files."""

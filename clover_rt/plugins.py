@@ -25,6 +25,8 @@ from clover_rt.hookspecs import GROUP
 
 LOAD = "CLOVER_RT_LOAD_PLUGINS"
 STRICT = "CLOVER_RT_STRICT_PLUGINS"
+OURS = "CLOVER_RT_"
+"""How the names of all variables of clover-rt and its backends begin."""
 PROBE_BROKE = "CRT-3010"
 
 
@@ -405,6 +407,11 @@ def unknown_backend(name: str, found: Found) -> BackendUnavailable:
         fix=f"{hint}`clover-rt backends` lists them with their status",
         code="CRT-3001",
     )
+
+
+def own_variables() -> dict[str, str]:
+    """Return the variables of clover-rt that are set, by name: they may decide what runs."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(OURS)}
 
 
 def version_text(api: tuple[int, int]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,9 +14,9 @@ from clover_rt.bench.machine import copy_bandwidth, environment, peak_bytes, rea
 from clover_rt.bench.passes import PROMPT, ROWS, Bench, measure
 from clover_rt.errors import BadInput
 from clover_rt.plan import Place
+from clover_rt.plugins import own_variables
 from clover_rt.spec import PAGE_ROWS
 
-PREFIX = "CLOVER_RT_"
 SCHEMA = 1
 """Version of the report: it changes when a field is removed or changes its meaning."""
 
@@ -91,8 +90,6 @@ def report(setting: Setting) -> dict[str, Any]:
                 timed["of_bandwidth"] = timed["gb_per_s"] / bandwidth["gb_per_s"]
     # a name and not a path: reports are compared between machines
     named = replace(setting, model=source.checkpoint.folder.name, threads=threads)
-    # some of them choose kernels
-    variables = {n: value for n, value in sorted(os.environ.items()) if n.startswith(PREFIX)}
     return {
         "benchmark": "pass",
         "schema": SCHEMA,
@@ -102,7 +99,7 @@ def report(setting: Setting) -> dict[str, Any]:
             "depths": depths,
             "rows": ROWS,
             "prompt": PROMPT,
-            "variables": variables,
+            "variables": own_variables(),
         },
         "skipped_depths": [d for d in setting.depths if d not in depths],
         "context": context,

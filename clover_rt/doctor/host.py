@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -199,11 +200,11 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> Ran
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (OSError, AttributeError):
-        # Windows has no groups of processes
-        process.kill()
+    # Windows has no groups of processes
+    if hasattr(os, "killpg"):
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     # one that hangs in a driver cannot be ended; doctor goes on without it
     try:
         process.communicate(timeout=2)

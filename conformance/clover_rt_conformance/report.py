@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,12 +12,11 @@ from xml.etree import ElementTree
 
 from clover_rt.backend import API
 from clover_rt.ops import OPS
+from clover_rt.plugins import own_variables
 from clover_rt.spec import Tier
 from clover_rt_conformance.trial import Outcome, Result
 
 SCHEMA = 1
-# variables that may decide what runs
-OURS = "CLOVER_RT_"
 
 
 @dataclass
@@ -71,8 +69,7 @@ class Report:
     @property
     def variables(self) -> dict[str, str]:
         """Return the environment that was asked for, and what is set here of clover-rt's own."""
-        ours = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(OURS)}
-        return ours | self.environment
+        return own_variables() | self.environment
 
     @property
     def passed(self) -> bool:

@@ -54,7 +54,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-API = (1, 2)
+API = (1, 3)
 """Version of this module's surface: (major, minor)."""
 
 Step = Callable[[], None]

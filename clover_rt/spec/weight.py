@@ -115,6 +115,14 @@ class Weight:
         shape = (*codes.shape[:-1], self.shape[-1])
         return Weight(self.format, shape, codes, scale, zero, self.group)
 
+    def with_zero(self) -> Weight:
+        """Return a q4 weight with zero points: 8 for every group where it has none."""
+        if self.zero is not None:
+            return self
+        assert self.scale is not None, "only a q4 weight has zero points"
+        eights = np.full(self.scale.shape, 8, np.uint8)
+        return Weight(self.format, self.shape, self.codes, self.scale, eights, self.group)
+
     def stacked(self) -> Weight:
         """Return the weight as the only one of a stack, [1, ..., N, K]; a view."""
         scale = None if self.scale is None else self.scale[None]
@@ -162,13 +170,18 @@ class HostWeight:
         piece = self.pieces[0]
         return piece.nbytes * count // math.prod(piece.shape)
 
+    @property
+    def has_zero(self) -> bool:
+        """Has a piece zero points? Then all that `slices` and `whole` return has them."""
+        return self.format is Format.Q4 and any(p.zero is not None for p in self.pieces)
+
     def slices(self, rows: int) -> Iterator[tuple[int, Weight]]:
         """Yield (first row, weight of at most `rows` rows) of axis 0, never over two pieces."""
-        start = 0
+        start, has_zero = 0, self.has_zero
         for piece in self.pieces:
             for lo in range(0, piece.shape[0], rows):
                 part = piece[lo : lo + rows]
-                yield start + lo, part
+                yield start + lo, part.with_zero() if has_zero else part
                 if self.release is not None:
                     self.release(part)
             start += piece.shape[0]
@@ -178,14 +191,15 @@ class HostWeight:
         if len(self.pieces) == 1:
             return self.pieces[0]
 
+        pieces = [p.with_zero() for p in self.pieces] if self.has_zero else self.pieces
+
         def join(arrays: list[Array | None]) -> Array | None:
             present = [a for a in arrays if a is not None]
             return np.concatenate(present) if present else None
 
-        codes = join([p.codes for p in self.pieces])
+        codes = join([p.codes for p in pieces])
         assert codes is not None
-        scale = join([p.scale for p in self.pieces])
-        zero = join([p.zero for p in self.pieces])
+        scale, zero = join([p.scale for p in pieces]), join([p.zero for p in pieces])
         return Weight(self.format, self.shape, codes, scale, zero, self.group)
 
     def stacked(self) -> HostWeight:

@@ -91,6 +91,14 @@ def test_every_kernel_of_a_pass_is_a_program_of_triton(
                 assert "tt.func" in lowered(launch, "sm_90"), launch.kernel.__name__
 
 
+def test_products_and_sums_are_fused_where_triton_would_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", False)
+    launch = launches(of("moe", 1))[-1]
+    assert "fma.rn.f32" in compiled(launch, "sm_90").code
+
+
 USUAL = ("gfx1201", "gfx1151", "sm_90")
 """Targets whose programs of a token and of a block, in q4 and `fast`, are compiled in each run."""
 PINNED, NEWEST = "3.7.1", "3.9.0"

@@ -19,7 +19,7 @@ import triton
 
 from clover_rt.backend import DeviceInfo, Usage
 from clover_rt.errors import CloverError, CompileError, DeviceLost, OutOfMemory
-from clover_rt.spec import Precision
+from clover_rt.spec import Format, HostWeight, Precision, encode_q4
 from clover_rt_cuda import cache, card
 from clover_rt_cuda import device as device_module
 from clover_rt_cuda.ahead import hot
@@ -355,3 +355,12 @@ def test_a_cache_that_is_full_is_left_and_the_kernel_compiled_again(device: Cuda
     with pytest.warns(RuntimeWarning, match="No space left"):
         device.compile([launches_of("moe", device, kernel)])
     assert kernel.errors == []
+
+
+def test_zero_points_of_a_later_piece_are_copied_too(device: CudaDevice) -> None:
+    values = np.random.default_rng(0).normal(size=(1, 3, 32)).astype(np.float32)
+    without, zeros = encode_q4(values, 32), encode_q4(values, 32, zero_point=True)
+    mixed = HostWeight("experts.gate", Format.Q4, (2, 3, 32), (without, zeros), 32)
+    copied = device.kernels["linear"].upload(mixed)
+    assert zeros.zero is not None
+    assert copied.zero.numpy().tobytes() == bytes([8] * 3) + zeros.zero.tobytes()

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clover_rt import backend, errors, hookspecs, spec
+from clover_rt import backend, buffers, errors, hookspecs, spec
 from clover_rt.backend import API
 from clover_rt.ops import OPS
 
 SNAPSHOT = Path(__file__).with_name("plugin_api.json")
 # authors subclass these: the core calls what they override, so a new parameter breaks them
-SUBCLASSED = (backend.Backend, backend.Device, backend.Kernel, backend.Buffer)
+SUBCLASSED = (backend.Backend, backend.Device, backend.Kernel, backend.Buffer, buffers.BufferKernel)
 REQUIRED = " (required)"
 Surface = dict[str, str]
 
@@ -34,6 +34,7 @@ def surface() -> Surface:
     out: Surface = {}
     for module, names in (
         (backend, [n for n in backend.__all__ if n != "API"]),
+        (buffers, buffers.__all__),
         (hookspecs, hooks),
         (errors, kinds),
         (spec, spec.__all__),

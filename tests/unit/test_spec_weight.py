@@ -38,6 +38,14 @@ def test_a_q4_zero_point_belongs_to_its_group():
     assert (values[32:] == -2.5).all()
 
 
+def test_pieces_without_zero_points_beside_one_with_have_eights():
+    pieces = [q4([0x55] * 16, [1.0]), q4([0x55] * 16, [1.0], zero=[3])]
+    mixed = HostWeight("experts", Format.Q4, (2, 32), pieces, 32)
+    assert mixed.whole().values().tolist() == [[5 - 8] * 32, [5 - 3] * 32]
+    assert [part.zero.tolist() for _, part in mixed.slices(1)] == [[[8]], [[3]]]
+    assert HostWeight("experts", Format.Q4, (1, 32), pieces[:1], 32).whole().zero is None
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_scale_holds_up_to_the_last_column_of_its_group(group):
     w = q4([0x99] * group, [1.0, 3.0], group=group)

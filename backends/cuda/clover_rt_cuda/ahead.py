@@ -39,7 +39,7 @@ from clover_rt.spec import (
     Weight,
 )
 from clover_rt_cuda.device import CudaDevice, TorchBuffer
-from clover_rt_cuda.launch import ALIGNED, NARROW_BYTES, OPTIONS, CudaStep, Launch
+from clover_rt_cuda.launch import ALIGNED, FUSED, NARROW_BYTES, OPTIONS, CudaStep, Launch
 
 # shared memory that a program may use: the vendors' limits of a block or work group
 TARGETS: Mapping[str, tuple[GPUTarget, int]] = {
@@ -246,6 +246,7 @@ def hot(
 def _source(launch: Launch, target: GPUTarget) -> tuple[ASTSource, dict[str, Any]]:
     """Return a launch as source with types and constants as triton sees them, and its options."""
     kernel, options = launch.kernel, {k: v for k, v in launch.meta.items() if k in OPTIONS}
+    options |= FUSED
     types: dict[str, str] = {}
     constants: dict[str, Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}

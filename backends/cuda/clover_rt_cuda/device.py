@@ -22,7 +22,7 @@ from clover_rt_cuda.card import Card, Outbox
 from clover_rt_cuda.graphs import Graphs, Submission
 from clover_rt_cuda.guard import Guard, no_room
 from clover_rt_cuda.kernels import make_kernels
-from clover_rt_cuda.launch import Launch, Steps
+from clover_rt_cuda.launch import FUSED, Launch, Steps
 from clover_rt_cuda.tuning import Tuning
 
 Array = npt.NDArray[Any]
@@ -184,7 +184,7 @@ class CudaDevice(Device):
         """Launch a kernel of an op; a failure names op, shape and arch."""
         self.launches += 1
         with Guard(self, "launch", sig), self.ordered():
-            kernel[grid](*args, **meta)
+            kernel[grid](*args, **meta, **FUSED)
 
     def compile(self, launches: Sequence[Launch]) -> None:
         """Compile what is not compiled yet, told to `on_progress` as "compiling NAME"."""
@@ -243,7 +243,7 @@ def longest_prefix(table: Array) -> int:
 
 def _compile(launch: Launch) -> None:
     def compiled() -> None:
-        launch.kernel.warmup(*launch.args, grid=launch.grid, **launch.meta)
+        launch.kernel.warmup(*launch.args, grid=launch.grid, **launch.meta, **FUSED)
 
     try:
         compiled()

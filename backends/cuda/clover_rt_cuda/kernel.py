@@ -127,10 +127,9 @@ class TritonKernel(Kernel):
         halved = 2 if weight.format is Format.Q4 else 1
         codes = self.device.zeros(rows * each // halved, CODES[weight.format], weight.name)
         scale = zero = None
-        first = weight.pieces[0]
-        if first.scale is not None:
+        if weight.format.is_quantised:
             scale = self.device.zeros(rows * each // group, torch.float16, weight.name)
-        if first.zero is not None:
+        if weight.has_zero:
             zero = self.device.zeros(rows * each // group, torch.uint8, weight.name)
         step = max(1, PIECE * halved // max(1, each * codes.element_size()))
         for row, part in weight.slices(step):

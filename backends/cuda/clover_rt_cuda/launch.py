@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 OPTIONS = ("num_warps", "num_stages")
 """What is told to the compiler beside a kernel's own constants."""
+FUSED: Mapping[str, Any] = {"enable_fp_fusion": True}
+"""Told of each kernel: a product and a sum round once. Triton from 3.10 on would not do so."""
 ALIGNED = 16
 NARROW_BYTES = 1 << 31
 """Memory that 32 bits of an offset reach all of; compilers for AMD make use of it."""

@@ -1,24 +1,19 @@
-"""What every kernel of this backend shares: refusals, prepared vectors, dispatches, scratch."""
+"""What every kernel of this backend shares: refusals and dispatches."""
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from clover_rt.backend import Kernel, Tensor
+from clover_rt.backend import Tensor
+from clover_rt.buffers import BufferKernel
 from clover_rt.errors import CloverError
-from clover_rt.ops import OPS
-from clover_rt.ops.common import weight_bytes
 from clover_rt.spec import Signature
 from clover_rt_vulkan.device import VulkanBuffer, VulkanDevice
 from clover_rt_vulkan.driver import Dispatch
 from clover_rt_vulkan.library import Shader
 
-PLAIN_TYPES = ("float32", "int32", "uint32", "uint8")
-KV_TYPES = (*PLAIN_TYPES, "bfloat16")
+KV_TYPES = (*BufferKernel.types, "bfloat16")
 # numbers of a column of the memory that a work-item holds in registers
 WIDEST_KEY = 256
 # work-items of a group, unless a shader asks for others
@@ -29,48 +24,10 @@ SECTIONS = (
 )
 
 
-class VulkanKernel(Kernel):
-    """A kernel in float32.
+class VulkanKernel(BufferKernel):
+    """A kernel in float32."""
 
-    types      element types that its operands may have
-    kept       weights that stay in their format; the others become float32
-    """
-
-    types: tuple[str, ...] = PLAIN_TYPES
-    kept: tuple[str, ...] = ()
-
-    def __init__(self, device: VulkanDevice) -> None:
-        self.device = device
-
-    def supports(self, sig: Signature) -> str:
-        for name, dtype in sig.dtypes:
-            if dtype not in self.types:
-                return f"operand {name} is {dtype}; this backend has {' or '.join(self.types)}"
-        return ""
-
-    def prepared_bytes(self, sig: Signature) -> int:
-        total = 0.0
-        for name, _, _ in sig.formats:
-            count = math.prod(OPS[sig.op].shape(name, dict(sig.axes)))
-            total += weight_bytes(sig, name, count) if name in self.kept else 4 * count
-        return int(total)
-
-    def scratch(self, sig: Signature) -> int:
-        return sum(self._aligned(n) for n in self.rooms(sig).values())
-
-    def rooms(self, sig: Signature) -> dict[str, int]:
-        """Return the bytes of each scratch array by name."""
-        return {}
-
-    def room(self, sig: Signature, scratch: Tensor | None) -> dict[str, Tensor]:
-        """Return the scratch arrays as tensors over the scratch memory."""
-        out, start = {}, 0
-        for name, nbytes in self.rooms(sig).items():
-            assert scratch is not None, f"{sig.op} needs scratch memory"
-            offset = scratch.offset + start
-            out[name] = Tensor(scratch.buffer, np.dtype(np.uint8), (nbytes,), offset)
-            start += self._aligned(nbytes)
-        return out
+    device: VulkanDevice
 
     def dispatch(
         self,
@@ -120,9 +77,6 @@ class VulkanKernel(Kernel):
         """Return "" where a group's shared memory has room, else a refusal with both numbers."""
         limit = self.device.limits.shared
         return "" if nbytes <= limit else f"{nbytes} bytes for the {what} exceed {limit}"
-
-    def _aligned(self, nbytes: int) -> int:
-        return up(nbytes, self.device.alignment) * self.device.alignment
 
 
 def at(sig: Signature, section: str) -> int:

@@ -100,7 +100,7 @@ def _matrices(weight: HostWeight) -> Iterator[tuple[int, Weight]]:
 def _packed(jit: Jit, weight: HostWeight, shape: tuple[int, ...]) -> Blocks:
     matrices, rows, columns = shape
     per, groups = -(-rows // BLOCK), columns // weight.group
-    has_zero = any(p.zero is not None for p in weight.pieces)
+    has_zero = weight.has_zero
     code_bytes = BLOCK * columns // (2 if weight.format is Format.Q4 else 1)
     sizes = (code_bytes, BLOCK * groups * 2, BLOCK * groups if has_zero else 0)
     homes = [arena(matrices * per * size) for size in sizes]
@@ -116,18 +116,16 @@ def _packed(jit: Jit, weight: HostWeight, shape: tuple[int, ...]) -> Blocks:
         for i in range(part.shape[0] if stacked else 1):
             matrix = part[i] if stacked else part
             at = (first + i) * per * BLOCK if stacked else first
-            _pack(jit, matrix, at, homes, has_zero)
+            _pack(jit, matrix, at, homes)
     shift = (weight.group // GROUP).bit_length() - 1
     return Blocks(table, per, shift, has_zero, weight.format, homes)
 
 
-def _pack(jit: Jit, matrix: Weight, row0: int, homes: list[Array], has_zero: bool) -> None:
+def _pack(jit: Jit, matrix: Weight, row0: int, homes: list[Array]) -> None:
     rows, columns = matrix.shape
     assert matrix.scale is not None
     codes, scale = np.ascontiguousarray(matrix.codes), np.ascontiguousarray(matrix.scale)
-    zero = matrix.zero
-    if has_zero:
-        zero = np.full(scale.shape, 8, np.uint8) if zero is None else np.ascontiguousarray(zero)
+    zero = None if matrix.zero is None else np.ascontiguousarray(matrix.zero)
     sources = [a.ctypes.data if a is not None else 0 for a in (codes, scale, zero)]
     homes_at = [h.ctypes.data for h in homes]
     words = [*sources, *homes_at, row0, rows, columns, scale.shape[1]]

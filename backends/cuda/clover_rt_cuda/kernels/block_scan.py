@@ -239,9 +239,9 @@ def chunk_of(rows: int) -> int:
 
 
 def scan_tile(sig: Signature) -> dict[str, int]:
-    """Return the part of a head's memory that a program holds."""
-    keys = block(sig["K"])
-    return {"BK": keys, "BV": block(sig["V"], 16, 32)}
+    """Return the part of a head's memory that a program holds; one that goes row by row, half."""
+    most = 16 if chunk_of(sig["T"]) == 1 else 32
+    return {"BK": block(sig["K"]), "BV": block(sig["V"], 16, most)}
 
 
 def segment_programs(sig: Signature) -> int:

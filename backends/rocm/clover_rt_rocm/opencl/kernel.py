@@ -1,71 +1,30 @@
-"""What every kernel of this engine shares: refusals, prepared vectors, launches, scratch."""
+"""What every kernel of this engine shares: refusals and launches."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
 
-from clover_rt.backend import Kernel, Tensor
-from clover_rt.ops import OPS
-from clover_rt.ops.common import weight_bytes
+from clover_rt.backend import Tensor
+from clover_rt.buffers import BufferKernel
 from clover_rt.spec import Signature
 from clover_rt_rocm.opencl.device import ClBuffer, ClDevice, Launch
 from clover_rt_rocm.opencl.program import defines, text
 
-PLAIN_TYPES = ("float32", "int32", "uint32", "uint8")
-KV_TYPES = (*PLAIN_TYPES, "bfloat16")
+KV_TYPES = (*BufferKernel.types, "bfloat16")
 # numbers of a column of the memory that a work-item holds in registers
 WIDEST_KEY = 256
 # work-items of a group of the elementwise kernels
 ITEMS = 64
 
 
-class ClKernel(Kernel):
-    """A kernel in float32.
+class ClKernel(BufferKernel):
+    """A kernel in float32."""
 
-    types      element types that its operands may have
-    kept       weights that stay in their format; the others become float32
-    """
-
-    types: tuple[str, ...] = PLAIN_TYPES
-    kept: tuple[str, ...] = ()
-
-    def __init__(self, device: ClDevice) -> None:
-        self.device = device
-
-    def supports(self, sig: Signature) -> str:
-        for name, dtype in sig.dtypes:
-            if dtype not in self.types:
-                return f"operand {name} is {dtype}; OpenCL has {' or '.join(self.types)}"
-        return ""
-
-    def prepared_bytes(self, sig: Signature) -> int:
-        total = 0.0
-        for name, _, _ in sig.formats:
-            count = math.prod(OPS[sig.op].shape(name, dict(sig.axes)))
-            total += weight_bytes(sig, name, count) if name in self.kept else 4 * count
-        return int(total)
-
-    def scratch(self, sig: Signature) -> int:
-        return sum(self._aligned(n) for n in self.rooms(sig).values())
-
-    def rooms(self, sig: Signature) -> dict[str, int]:
-        """Return the bytes of each scratch array by name."""
-        return {}
-
-    def room(self, sig: Signature, scratch: Tensor | None) -> dict[str, Tensor]:
-        """Return the scratch arrays as tensors over the scratch memory."""
-        out, start = {}, 0
-        for name, nbytes in self.rooms(sig).items():
-            assert scratch is not None, f"{sig.op} needs scratch memory"
-            offset = scratch.offset + start
-            out[name] = Tensor(scratch.buffer, np.dtype(np.uint8), (nbytes,), offset)
-            start += self._aligned(nbytes)
-        return out
+    device: ClDevice
 
     def launch(
         self,
@@ -97,9 +56,6 @@ class ClKernel(Kernel):
         """Return "" where a group's local memory has room, else a refusal with both numbers."""
         limit = int(self.device.handle.local_mem_size)
         return "" if nbytes <= limit else f"{nbytes} bytes for the {what} exceed {limit}"
-
-    def _aligned(self, nbytes: int) -> int:
-        return ceil(nbytes, self.device.alignment) * self.device.alignment
 
     def _argument(self, value: Any) -> Any:
         match value:

@@ -10,12 +10,13 @@ from itertools import zip_longest
 import numpy as np
 
 from clover_rt.backend import Tensor
+from clover_rt.buffers import Part
 from clover_rt.spec import HostWeight, Signature
 from clover_rt_vulkan.device import VulkanBuffer
 from clover_rt_vulkan.driver import Dispatch
 from clover_rt_vulkan.kernel import VulkanKernel, up
 from clover_rt_vulkan.products import form_of
-from clover_rt_vulkan.weights import Matrix, Part, matrices, vector
+from clover_rt_vulkan.weights import Matrix, matrices, vector
 
 # weights of one dispatch
 FORMATS, PRODUCTS = 2, 4
@@ -136,6 +137,6 @@ def joint(weights: Sequence[HostWeight]) -> HostWeight:
     return HostWeight(name, first.format, shape, pieces, first.group, first.release)
 
 
-def _nothing(matrix: Matrix) -> Part:
+def _nothing(matrix: Matrix) -> Part[VulkanBuffer]:
     """Return a part without rows."""
     return Part(0, 0, matrix.parts[0].buffers)

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import overload
 
 from clover_rt.backend import Prepared, Step, Tensor
+from clover_rt.buffers import Part
 from clover_rt.spec import HostWeight, Signature, Weight
 from clover_rt_vulkan.device import Launches, VulkanBuffer
 from clover_rt_vulkan.driver import Dispatch
 from clover_rt_vulkan.kernel import ITEMS, up
 from clover_rt_vulkan.kernels.layer import Layer
 from clover_rt_vulkan.products import EIGHT, FEW, MANY, Form, form_of
-from clover_rt_vulkan.weights import Matrix, Part, matrices
+from clover_rt_vulkan.weights import Matrix, matrices
 
 # rows among which a group looks for those of its expert (pairs.glsl)
 MOST_GROUPED = 64
@@ -248,6 +249,8 @@ def _list_rooms(sig: Signature) -> dict[str, int]:
     return {"order": 4 * pairs, "offsets": 4 * (sig["E"] + 1), "tiles": 16 * (1 + _tiles(sig))}
 
 
-def _with_rows(parts: Sequence[Part], groups: int) -> list[tuple[Part, int]]:
+def _with_rows(
+    parts: Sequence[Part[VulkanBuffer]], groups: int
+) -> list[tuple[Part[VulkanBuffer], int]]:
     """Return each part with the groups of rows that stand behind its own."""
     return [(part, 0 if i else groups) for i, part in enumerate(parts)]

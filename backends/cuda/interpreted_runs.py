@@ -4,6 +4,7 @@
     interpreted_runs.py                               every run that the table lacks
     interpreted_runs.py --backend cuda --only _t03    of one backend, with these letters in its name
     interpreted_runs.py --list                        what there is and what is missing; runs none
+    interpreted_runs.py --usual                       a diffusion run and four tokens, without table
 
 `interpreted_runs.json` beside this file gets one line a run as it ends: a run takes minutes, all of
 them hours, and one that was stopped goes on where it was. A result holds as long as the kernels,
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,11 @@ def cases() -> list[Case]:
     whole = [Case(name) for name in (*causal, *drafts)]
     blocks = [Case(name, BLOCK) for name in rest]
     return [*(Case(name) for name in few), Case("", TOKENS), *whole, *blocks]
+
+
+def usual_cases() -> list[Case]:
+    """Return the runs that each run of the tests makes anew."""
+    return [Case("one/release/diffusion_t03"), Case("one/release/ar", 4)]
 
 
 def made_with() -> dict[str, str]:
@@ -188,9 +195,16 @@ def main() -> int:
     parser.add_argument("--backend", nargs="+", choices=BACKENDS, default=list(BACKENDS))
     parser.add_argument("--only", default="", help="letters of a run's name")
     parser.add_argument("--list", action="store_true", help="tell what is missing and run nothing")
+    parser.add_argument("--usual", action="store_true", help="few runs, made anew and not kept")
     args = parser.parse_args()
     os.environ[INTERPRET] = "1"
     is_wrong = False
+    if args.usual:
+        for backend, case in product(args.backend, usual_cases()):
+            entry = compare(backend, case)
+            print(f"{key_of(backend, case)}: {entry}", flush=True)
+            is_wrong |= bool(entry["wrong"])
+        return int(is_wrong)
     for backend, case in chosen(args.backend, args.only):
         entry = result(read(), backend, case)
         if entry is None and not args.list:

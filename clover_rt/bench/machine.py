@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from clover_rt import __version__
 from clover_rt.backend import Device, Usage
 from clover_rt.doctor.bandwidth import measure
 
@@ -23,6 +24,7 @@ ROUNDS = 5
 def environment() -> dict[str, Any]:
     """Return the names of machine and software, for a report."""
     return {
+        "clover_rt": __version__,
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),

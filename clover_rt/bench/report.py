@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clover_rt.api import load
+from clover_rt.api.first_run import Note
 from clover_rt.api.source import open_source
 from clover_rt.api.threads import threads_of
 from clover_rt.bench.machine import copy_bandwidth, environment, peak_bytes, read_bandwidth
 from clover_rt.bench.passes import PROMPT, ROWS, Bench, measure
 from clover_rt.errors import BadInput
-from clover_rt.plan import Place
+from clover_rt.plan import Place, Progress
 from clover_rt.plugins import own_variables
 from clover_rt.spec import PAGE_ROWS
 
@@ -43,9 +44,12 @@ class Setting:
     seed: int = 0
 
 
-def report(setting: Setting) -> dict[str, Any]:
+def report(
+    setting: Setting, on_progress: Progress | None = None, on_note: Note | None = None
+) -> dict[str, Any]:
     """Load a checkpoint, time its passes, and return the figures with every setting.
 
+    on_progress, on_note  as of `load`
     Depths that the checkpoint's context cannot hold are listed in `skipped_depths`; raises
     BadInput (CRT-1091) if it can hold none of them.
     """
@@ -69,6 +73,8 @@ def report(setting: Setting) -> dict[str, Any]:
         precision=setting.precision,
         context=context,
         threads=setting.threads,
+        on_progress=on_progress,
+        on_note=on_note,
     ) as model:
         load_s = time.perf_counter() - start
         threads = threads_of(model.plan)

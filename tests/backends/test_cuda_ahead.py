@@ -102,17 +102,26 @@ def test_products_and_sums_are_fused_where_triton_would_not(
 USUAL = ("gfx1201", "gfx1151", "sm_90")
 """Targets whose programs of a token and of a block, in q4 and `fast`, are compiled in each run."""
 PINNED, NEWEST = "3.7.1", "3.9.0"
-"""Versions of Triton with a table: torch's, of the whole plan, and one of the usual programs."""
+"""Versions of Triton with a table of the whole plan: torch's, and the newest."""
 VERSIONS = (PINNED, NEWEST)
 KNOWN_SPILLS = {
-    # the scan of one row has no tile that a table could make smaller
-    (PINNED, "sm_80", "block_scan_kernel"): 2,
-    (NEWEST, "sm_80", "block_scan_kernel"): 2,
-    # tiles are chosen for the pinned version; the newest's ptxas stops at 128, 168 or 255 registers
+    # the scan of a draft of one row; tables have no tile for it
+    (PINNED, "sm_80", "block_scan_kernel"): 6,
+    # tiles are chosen for the pinned version; the newest's compilers keep other numbers in registers
     (NEWEST, "sm_80", "attend_kernel"): 8,
-    (NEWEST, "sm_90", "attend_kernel"): 16,
+    (NEWEST, "sm_80", "block_scan_kernel"): 4,
+    (NEWEST, "sm_80", "logits_kernel"): 2,
+    (NEWEST, "sm_80", "moe_down_rows"): 2,
+    (NEWEST, "sm_80", "moe_hidden_rows"): 6,
+    (NEWEST, "sm_80", "project_kernel"): 2,
+    (NEWEST, "sm_90", "attend_kernel"): 8,
+    (NEWEST, "sm_90", "linear_rows"): 2,
     (NEWEST, "sm_90", "logits_kernel"): 2,
+    (NEWEST, "sm_90", "moe_hidden_rows"): 10,
     (NEWEST, "sm_120", "attend_kernel"): 8,
+    (NEWEST, "sm_120", "linear_rows"): 6,
+    (NEWEST, "gfx1100", "logits_kernel"): 6,
+    (NEWEST, "gfx1151", "logits_kernel"): 6,
 }
 """Words that a thread spills at most, by version, target and kernel, where it is not none."""
 of_a_version_with_a_table = pytest.mark.skipif(
@@ -219,21 +228,12 @@ def planned(release: dict[str, Any], plans: Any) -> dict[str, dict[str, Launch]]
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_pinned_table_has_every_program_of_the_release_and_no_other(
-    target: str, release: dict[str, Any], planned: dict[str, dict[str, Launch]]
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_table_has_every_program_of_the_release_and_no_other(
+    version: str, target: str, release: dict[str, Any], planned: dict[str, dict[str, Launch]]
 ) -> None:
-    assert judge(release, planned[target].values(), target, PINNED) == []
-    assert set(release["read"](PINNED)[target]) == set(planned[target])
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("precision", Precision, ids=lambda p: p.value)
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_newest_table_has_the_usual_programs_of_every_target(
-    target: str, precision: Precision, release: dict[str, Any], plans: Any
-) -> None:
-    launches = release["usual"](plans.of(Format.Q4, precision, target))
-    assert judge(release, launches, target, NEWEST) == []
+    assert judge(release, planned[target].values(), target, version) == []
+    assert set(release["read"](version)[target]) == set(planned[target])
 
 
 @pytest.mark.full

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,13 @@ import torch
 import triton
 
 from clover_rt.backend import DeviceInfo, Usage
-from clover_rt.errors import CloverError, CompileError, DeviceLost, OutOfMemory
+from clover_rt.errors import (
+    BackendUnavailable,
+    CloverError,
+    CompileError,
+    DeviceLost,
+    OutOfMemory,
+)
 from clover_rt.spec import Format, HostWeight, Precision, encode_q4
 from clover_rt_cuda import cache, card
 from clover_rt_cuda import device as device_module
@@ -312,6 +319,113 @@ def test_a_kernel_that_does_not_compile_is_told_with_op_shape_and_arch(
             attempt()
         assert caught.value.code == "CRT-3521"
         assert_names_all(caught.value, "moe [", "E=256", "T=1", "expert_gate q4", str(error))
+        assert "--backend vulkan" in caught.value.fix and "--backend cpu" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+        subprocess.CalledProcessError(1, ["gcc", "main.c", "-shared", "-fPIC", "-lcuda"]),
+    ],
+    ids=["none", "headers"],
+)
+def test_a_launcher_that_the_host_cannot_compile_is_told_with_what_to_install(
+    device: CudaDevice, error: Exception
+) -> None:
+    launch = launches_of("moe", device, Failing(error, error))
+    for attempt in (lambda: device.compile([launch]), launch):
+        with pytest.raises(CompileError) as caught:
+            attempt()
+        assert caught.value.code == "CRT-3523"
+        assert "gcc" in caught.value.fix and "CC" in caught.value.fix
+
+
+LOST = RuntimeError("CUDA error: unspecified launch failure")
+FOREIGN = RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+
+def failing(error: Exception) -> Any:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "CRT-3230"),
+        (RuntimeError("CUDA error: out of memory"), "CRT-3230"),
+        (LOST, "CRT-3310"),
+        (FOREIGN, "CRT-3524"),
+    ],
+    ids=["torch's", "driver's", "lost", "no code"],
+)
+def test_only_what_is_of_memory_is_told_as_memory(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    monkeypatch.setattr(torch, "zeros", failing(error))
+    with pytest.raises(CloverError) as caught:
+        device.zeros(64, torch.uint8, "layers.3.mlp.experts.down_proj")
+    assert caught.value.code == code
+    assert str(error) in caught.value.evidence
+    if code != "CRT-3230":
+        assert_names_all(caught.value, "layers.3.mlp.experts.down_proj")
+
+
+def test_a_card_without_code_is_told_with_what_has_code_for_it(device: CudaDevice) -> None:
+    with pytest.raises(BackendUnavailable) as caught:
+        launches_of("moe", device, Failing(FOREIGN))()
+    assert_names_all(caught.value, "no kernel image")
+    assert "get_arch_list" in caught.value.fix and "--backend vulkan" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(LOST, "CRT-3310"), (RuntimeError("CUDA error: out of memory"), "CRT-3231")],
+    ids=["lost", "memory"],
+)
+def test_a_card_that_fails_as_it_is_opened_is_told_as_what_it_is(
+    driver: Driver, error: Exception, code: str
+) -> None:
+    driver.Stream = failing(error)  # type: ignore[method-assign]
+    with pytest.raises(CloverError) as caught:
+        CudaDevice(INFO)
+    assert caught.value.code == code
+    assert_names_all(caught.value, "in open")
+
+
+def test_a_lost_card_is_told_wherever_it_is_asked(
+    device: CudaDevice, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.mem_get_info = failing(LOST)  # type: ignore[method-assign]
+    with pytest.raises(DeviceLost):
+        device.memory()
+    monkeypatch.setattr(torch.Tensor, "pin_memory", failing(LOST))
+    with pytest.raises(DeviceLost):
+        device.alloc(1 << 16, Usage.PARAMS)
+
+
+def test_a_card_that_is_lost_while_tables_are_empty_is_told(device: CudaDevice) -> None:
+    table = device.alloc(1 << 16, Usage.PARAMS)
+
+    class Lost:
+        def __getitem__(self, part: slice) -> Lost:
+            return self
+
+        def clone(self) -> Lost:
+            return self
+
+        def zero_(self) -> None:
+            """Succeed: the card is lost later."""
+
+        def copy_(self, other: Any) -> None:
+            raise LOST
+
+    table.data = Lost()  # type: ignore[assignment]
+    with pytest.raises(DeviceLost), device.emptied():
+        pass
 
 
 def test_a_launch_without_memory_names_op_free_memory_and_three_remedies(

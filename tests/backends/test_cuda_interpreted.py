@@ -63,10 +63,22 @@ def test_a_result_is_kept_until_kernels_or_checkpoint_are_others(
     assert lane["read"]()["runs"] == {}
 
 
+@pytest.mark.parametrize("backend", LANE["BACKENDS"])
+def test_a_diffusion_run_and_four_tokens_are_the_golden_ones(backend: str) -> None:
+    told = script("--backend", backend, "--usual")
+    assert told.returncode == 0, told.stdout + told.stderr
+    lines = [line for line in told.stdout.splitlines() if line.startswith(f"{backend}: ")]
+    assert [line.count("'wrong': ''") for line in lines] == [1] * len(LANE["usual_cases"]())
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(("backend", "case"), CASES)
 def test_a_run_on_the_interpreter_is_the_golden_one(backend: str, case: Any) -> None:
     """Minutes each; a result in the table is not made again, and a new one is kept there."""
-    command = [sys.executable, str(SCRIPT), "--backend", backend, "--only", case.name]
-    told = subprocess.run(command, capture_output=True, text=True)
+    told = script("--backend", backend, "--only", case.name)
     assert told.returncode == 0, told.stdout + told.stderr
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the lane's script; a process of its own is told in time that kernels are interpreted."""
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True)

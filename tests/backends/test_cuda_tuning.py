@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clover_rt.errors import BadInput
-from clover_rt.spec import Precision, Signature
+from clover_rt.spec import Format, Precision, Signature
 from clover_rt_cuda import tuning
 from clover_rt_cuda.ahead import TARGETS, Recorder, hot, launches
 from clover_rt_cuda.kernels.linear import row_tile, rows_tile
@@ -75,6 +75,18 @@ def test_the_first_entry_that_holds_is_used(folder: Path) -> None:
         {"BM": 16, "BN": 32, "BK": 64},
         {"BM": 16, "BN": 128, "BK": 64, "num_warps": 8},
     ]
+
+
+def test_an_entry_may_be_for_a_format_of_the_largest_weight(folder: Path) -> None:
+    """Layers of q4 have small weights in q8 or bf16 besides."""
+    write(folder, tiles={"pairs": [{"weights": "q8", "set": {"BN": 32}}, {"set": {"BN": 128}}]})
+    table = tuning.Tuning.of(ARCH)
+    q4 = of("moe", 32)
+    q8 = next(s for s in hot(32, "q8", Precision.FAST) if s.op == "moe")
+    assert table.tile("pairs", q8, {}) == {"BN": 32}
+    assert table.tile("pairs", q4, {}) == {"BN": 128}
+    mixed = tuple((n, Format.Q8 if n.startswith("shared") else f, g) for n, f, g in q4.formats)
+    assert table.tile("pairs", replace(q4, formats=mixed), {}) == {"BN": 128}
 
 
 def test_every_kind_of_tile_reaches_the_kernels(folder: Path) -> None:
@@ -143,6 +155,7 @@ def test_a_wrong_file_is_refused(folder: Path, content: str, code: str, told: st
     ("entry", "where"),
     [
         ({"set": {"BM": 16, "TYPE": 1}}, "tiles.rows[0].set"),
+        ({"weights": "q5", "set": {}}, "tiles.rows[0].weights"),
         ({"set": {"BN": 48}}, "tiles.rows[0].set.BN"),
         ({"set": {"BN": 512}}, "tiles.rows[0].set.BN"),
         ({"set": {"BN": "64"}}, "tiles.rows[0].set.BN"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clover_rt import bench
+from clover_rt import __version__, bench
 from clover_rt.api import open_model
 from clover_rt.backend import HostDevice
 from clover_rt.bench import machine
@@ -112,6 +112,7 @@ def test_the_command_times_the_built_in_model_and_its_report_compares(
     assert "preview, 32 rows" in capsys.readouterr().out
     report = json.loads(file.read_text())
     assert report["settings"]["variables"]["CLOVER_RT_CPU_ISA"] == "numpy"
+    assert report["clover_rt"] == __version__
     preview = report["results"][0]["preview"]
     # what must be read over the time it took, by definition
     rate = preview["gigabytes"] / (preview["ms_min"] / 1e3)

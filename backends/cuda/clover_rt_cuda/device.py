@@ -20,7 +20,7 @@ from clover_rt.spec.step import HEADER, VERSION
 from clover_rt_cuda.cache import use_cache, use_own_folder
 from clover_rt_cuda.card import Card, Outbox
 from clover_rt_cuda.graphs import Graphs, Submission
-from clover_rt_cuda.guard import Guard, no_room
+from clover_rt_cuda.guard import FOR_CACHES, FOR_WEIGHTS, Guard, is_memory, no_room
 from clover_rt_cuda.kernels import make_kernels
 from clover_rt_cuda.launch import FUSED, Launch, Steps
 from clover_rt_cuda.tuning import Tuning
@@ -57,6 +57,7 @@ class CudaDevice(Device):
     submitted    what went to the card last, and `submitted_s` when; for the message if it is lost
     overrides    environment variables that change what a driver or compiler does
     blocking     the one that makes each launch wait
+    elsewhere    what runs the model where its kernels do not compile, as part of a sentence
     """
 
     alignment = 256
@@ -71,12 +72,13 @@ class CudaDevice(Device):
         "TRITON_INTERPRET",
     )
     blocking = "CUDA_LAUNCH_BLOCKING"
+    elsewhere = "use another backend: --backend vulkan or --backend cpu"
 
     def __init__(self, info: DeviceInfo) -> None:
         self.name = info.name
         self.is_interpreted = info.is_software
         self.arch = "interpreter" if self.is_interpreted else info.notes["arch"]
-        about = {k: v for k, v in info.notes.items() if k not in ("arch", "chosen")}
+        about = {k: v for k, v in info.notes.items() if k not in ("engine", "arch", "chosen")}
         self.driver = ", ".join(f"{k} {v}" for k, v in about.items())
         self.torch = torch.device("cpu" if self.is_interpreted else info.id)
         self.launches = 0
@@ -86,7 +88,8 @@ class CudaDevice(Device):
         self._tables: WeakSet[TorchBuffer] = WeakSet()
         self._compiled: set[tuple[Any, ...]] = set()
         if not self.is_interpreted:
-            self.card = Card(self.torch)
+            with Guard(self, "open"):
+                self.card = Card(self.torch)
             use_cache(self.arch)
         self.kernels: Mapping[str, Kernel] = make_kernels(self)
 
@@ -96,21 +99,26 @@ class CudaDevice(Device):
         return Tuning.of(self.arch)
 
     def alloc(self, nbytes: int, usage: Usage) -> TorchBuffer:
-        data = self.zeros(nbytes, torch.uint8, f"{usage.value} buffer")
+        data = self.zeros(nbytes, torch.uint8, f"{usage.value} buffer", FOR_CACHES)
         buffer = TorchBuffer(data, usage is Usage.PARAMS)
         if buffer.is_table and not self.is_interpreted:
-            buffer.outbox = Outbox(self.card, nbytes)
+            with Guard(self, "allocate"):
+                buffer.outbox = Outbox(self.card, nbytes)
             self._tables.add(buffer)
         return buffer
 
-    def zeros(self, count: int, dtype: torch.dtype, tensor: str) -> torch.Tensor:
+    def zeros(
+        self, count: int, dtype: torch.dtype, tensor: str, remedies: str = FOR_WEIGHTS
+    ) -> torch.Tensor:
         """Return new zeroed memory; OutOfMemory (CRT-3230) names the tensor and both numbers."""
-        try:
-            with self.ordered():
-                return torch.zeros(count, dtype=dtype, device=self.torch)
-        # RuntimeError: what torch raises for host memory, and the base of its error for a card's
-        except RuntimeError as error:
-            raise no_room(self, tensor, count * dtype.itemsize, error) from error
+        with Guard(self, f"allocate {tensor}"):
+            try:
+                with self.ordered():
+                    return torch.zeros(count, dtype=dtype, device=self.torch)
+            except Exception as error:
+                if not is_memory(error):
+                    raise
+                raise no_room(self, tensor, count * dtype.itemsize, remedies, error) from error
 
     def free(self, buffer: Buffer) -> None:
         own = _own(buffer)
@@ -157,7 +165,10 @@ class CudaDevice(Device):
             self._wait()
 
     def memory(self) -> Memory:
-        return Memory() if self.is_interpreted else self.card.memory()
+        if self.is_interpreted:
+            return Memory()
+        with Guard(self, "ask for memory"):
+            return self.card.memory()
 
     def dtypes(self, precision: Precision) -> tuple[str, str]:
         """Rows are float32 always; `fast` multiplies in bfloat16 and halves the KV cache."""
@@ -201,14 +212,14 @@ class CudaDevice(Device):
     def emptied(self) -> Iterator[None]:
         """Make every table empty meanwhile, so that nothing that runs changes a state."""
         heads = [table.data[VERSION_BYTES : 4 * SEGMENTS] for table in self._tables]
-        with self.ordered():
+        with Guard(self, "record"), self.ordered():
             kept = [head.clone() for head in heads]
             for head in heads:
                 head.zero_()
         try:
             yield
         finally:
-            with self.ordered():
+            with Guard(self, "record"), self.ordered():
                 for head, own in zip(heads, kept, strict=True):
                     head.copy_(own)
 

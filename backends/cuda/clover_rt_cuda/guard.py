@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 
-from clover_rt.errors import CompileError, DeviceLost, OutOfMemory
+from clover_rt.backend import Memory
+from clover_rt.errors import (
+    BackendUnavailable,
+    CloverError,
+    CompileError,
+    DeviceLost,
+    OutOfMemory,
+)
 from clover_rt.spec import Signature
 
 if TYPE_CHECKING:
     from clover_rt_cuda.device import CudaDevice
 
-REMEDIES = (
-    "lower --context, which the KV cache grows with; use a checkpoint in fewer bits "
-    "(clover-rt quantize); or end other programs on the card"
+# what can be done about memory, the largest effect first: for weights, and for all else
+FOR_WEIGHTS = (
+    "use a checkpoint in fewer bits (clover-rt quantize --format q4); end other programs on the "
+    "card; or lower --context, whose KV cache takes room from the weights"
 )
+FOR_CACHES = (
+    "lower --context, which the KV cache grows with; use a checkpoint in fewer bits (clover-rt "
+    "quantize --format q4); or end other programs on the card"
+)
+# what torch says of the host's memory
+HOST_MEMORY = ("can't allocate memory", "not enough memory")
 # parts of a compiler's pass that fails name it in a RuntimeError of their own
 PASSES = ("PassManager", "LLVM ERROR")
 DRIVERS = ("CUDA", "HIP")
+# a driver that has no code for a card, or code that is not for it
+NO_CODE = (
+    *("no kernel image", "invalid device function", "kernel image is invalid"),
+    *("hipErrorNoBinaryForGpu", "hipErrorInvalidImage", "cudaErrorNoKernelImageForDevice"),
+)
 
 
 class Guard:
@@ -42,25 +62,30 @@ class Guard:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, Exception) or self.device.is_interpreted:
+        if not isinstance(error, Exception) or isinstance(error, CloverError):
             return
-        if _is_memory(error):
+        if self.device.is_interpreted:
+            return
+        if is_memory(error):
             raise self._no_memory(error) from error
         if _is_compiler(error):
             raise self._no_program(error) from error
+        if _is_host_compiler(error):
+            raise self._no_launcher(error) from error
         if isinstance(error, RuntimeError) and any(word in str(error) for word in DRIVERS):
-            raise self._lost(error) from error
+            is_foreign = any(word in str(error) for word in NO_CODE)
+            raise (self._no_code(error) if is_foreign else self._lost(error)) from error
         if self.compiles:
             raise self._no_program(error) from error
 
     def _no_memory(self, error: Exception) -> OutOfMemory:
-        memory = self.device.memory()
+        memory = _memory_of(self.device)
         asked = f" for {described(self.sig)}" if self.sig else ""
         return OutOfMemory(
             what=f"{self.device.name} ran out of memory in {self.doing}{asked}",
             evidence=f"free {memory.free} of {memory.total} bytes; {self._about()}: "
             f"{first_line(error)}",
-            fix=REMEDIES,
+            fix=FOR_CACHES,
             code="CRT-3231",
         )
 
@@ -69,8 +94,26 @@ class Guard:
         return CompileError(
             what=f"the kernel of {asked} did not compile for {self.device.name}",
             evidence=f"{self._about()}; the compiler said:\n{error}",
-            fix="update torch with its triton, or use --backend cpu",
+            fix=f"update torch with its triton; or {self.device.elsewhere}",
             code="CRT-3521",
+        )
+
+    def _no_launcher(self, error: Exception) -> CompileError:
+        return CompileError(
+            what=f"triton could not build its launcher for {self.device.name}",
+            evidence=f"{self._about()}: {error}",
+            fix="install a C compiler and Python's headers (Debian: gcc, python3-dev), or name a "
+            f"compiler in CC; or {self.device.elsewhere}",
+            code="CRT-3523",
+        )
+
+    def _no_code(self, error: Exception) -> BackendUnavailable:
+        return BackendUnavailable(
+            what=f"torch or triton has no code for {self.device.name}",
+            evidence=f"in {self.doing}; {self._about()}: {first_line(error)}",
+            fix="install a torch whose torch.cuda.get_arch_list() has the card's architecture, and "
+            f"unset overrides; or {self.device.elsewhere}",
+            code="CRT-3524",
         )
 
     def _lost(self, error: Exception) -> DeviceLost:
@@ -97,14 +140,16 @@ class Guard:
         return f"arch {device.arch}, {device.driver}, triton {triton.__version__}, {overrides}"
 
 
-def no_room(device: CudaDevice, tensor: str, nbytes: int, error: Exception) -> OutOfMemory:
+def no_room(
+    device: CudaDevice, tensor: str, nbytes: int, remedies: str, error: Exception
+) -> OutOfMemory:
     """Return the error of memory that was asked for a tensor and is not there."""
-    memory = device.memory()
+    memory = _memory_of(device)
     return OutOfMemory(
         what=f"{tensor} needs {nbytes} bytes on {device.name}",
         evidence=f"requested {nbytes} bytes, free {memory.free} of {memory.total} bytes: "
         f"{first_line(error)}",
-        fix=REMEDIES,
+        fix=remedies,
         code="CRT-3230",
     )
 
@@ -120,9 +165,28 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _is_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+def is_memory(error: Exception) -> bool:
+    """Is it that memory is short, on the card or on the host?"""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error).lower()
+    return "out of memory" in text or any(words in text for words in HOST_MEMORY)
+
+
+def _memory_of(device: CudaDevice) -> Memory:
+    """Return a card's memory; 0 for one that is not open yet, or does not answer."""
+    try:
+        return Memory() if device.is_interpreted else device.card.memory()
+    except (AttributeError, RuntimeError):
+        return Memory()
 
 
 def _is_compiler(error: Exception) -> bool:
     return isinstance(error, triton.TritonError) or any(word in str(error) for word in PASSES)
+
+
+def _is_host_compiler(error: Exception) -> bool:
+    """Is it of the host's C compiler, which builds what launches kernels?"""
+    if isinstance(error, subprocess.CalledProcessError):
+        return "-fPIC" in error.cmd
+    return "C compiler" in str(error)

@@ -7,22 +7,27 @@ with this package.
     {"format": 1, "arch": "sm_90", "tiles": {
         "rows": [{"most_rows": 32, "precision": "fast", "set": {"BN": 128, "num_warps": 8}}]}}
 
-Each kind of tile has a list; its first entry that holds is used. most_rows (capacities up to it)
-and precision are conditions, and may be left out.
+Each kind of tile has a list; its first entry that holds is used. most_rows (capacities up to it),
+precision and weights (the format of the operation's largest weight) are conditions, and may be left
+out.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clover_rt.errors import BadInput
-from clover_rt.spec import Precision, Signature
+from clover_rt.ops import OPS
+from clover_rt.spec import Format, Precision, Signature
 
+E = TypeVar("E", bound=Enum)
 FORMAT = 1
 PACKAGED = Path(__file__).parent / "tables"
 COMPILER = {"num_warps": (1, 32), "num_stages": (1, 8)}
@@ -51,11 +56,13 @@ class Entry:
     numbers: Mapping[str, int]
     most_rows: int | None = None
     precision: Precision | None = None
+    weights: Format | None = None
 
     def holds(self, sig: Signature) -> bool:
-        return (self.most_rows is None or sig["T"] <= self.most_rows) and self.precision in (
-            None,
-            sig.precision,
+        return (
+            (self.most_rows is None or sig["T"] <= self.most_rows)
+            and self.precision in (None, sig.precision)
+            and self.weights in (None, format_of(sig))
         )
 
 
@@ -80,6 +87,13 @@ class Tuning:
         entries = self.entries.get(kind, ())
         numbers = next((entry.numbers for entry in entries if entry.holds(sig)), {})
         return {**own, **numbers}
+
+
+def format_of(sig: Signature) -> Format | None:
+    """Return the format of the weight with most numbers; None where there is no weight."""
+    spec, axes = OPS[sig.op], dict(sig.axes)
+    found = [(math.prod(spec.shape(name, axes)), fmt) for name, fmt, _ in sig.formats]
+    return max(found, key=lambda item: item[0], default=(0, None))[1]
 
 
 def user_folder() -> Path:
@@ -127,20 +141,27 @@ class _Reader:
         bounds, out = {**TILES[kind], **COMPILER}, []
         for i, entry in enumerate(told):
             where = f"tiles.{kind}[{i}]"
-            self._names(where, entry, ("most_rows", "precision", "set"))
+            self._names(where, entry, ("most_rows", "precision", "weights", "set"))
             numbers = self._names(f"{where}.set", entry.get("set", {}), bounds)
             for name, value in numbers.items():
                 self._number(f"{where}.set.{name}", value, *bounds[name])
-            rows, precision = entry.get("most_rows"), entry.get("precision")
+            rows = entry.get("most_rows")
             if rows is not None:
                 self._number(f"{where}.most_rows", rows, 1, 1 << 16)
-            if precision is not None:
-                names = [p.value for p in Precision]
-                if precision not in names:
-                    raise self._wrong(f"{where}.precision", precision, " or ".join(names))
-                precision = Precision(precision)
-            out.append(Entry(numbers, rows, precision))
+            precision = self._one_of(where, entry, "precision", Precision)
+            weights = self._one_of(where, entry, "weights", Format)
+            out.append(Entry(numbers, rows, precision, weights))
         return tuple(out)
+
+    def _one_of(self, where: str, entry: Mapping[str, Any], name: str, kind: type[E]) -> E | None:
+        """Return a condition that names a member of an enumeration; None where it is left out."""
+        told = entry.get(name)
+        if told is None:
+            return None
+        names = [member.value for member in kind]
+        if told not in names:
+            raise self._wrong(f"{where}.{name}", told, " or ".join(names))
+        return kind(told)
 
     def _names(self, where: str, told: Any, known: Collection[str]) -> Mapping[str, Any]:
         """Return an object whose names are all known."""

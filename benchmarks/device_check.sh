@@ -13,9 +13,13 @@ minutes=8
 previous=
 for word in "$@"; do
   [[ "$previous" != --minutes ]] || minutes="$word"
+  [[ "$word" != --minutes=* ]] || minutes="${word#*=}"
   previous="$word"
 done
-seconds="$(awk -v m="$minutes" 'BEGIN { printf "%d", 60 * m }')"
 # the program keeps to its time by itself; this holds even if it hangs
-exec timeout --foreground --signal=TERM --kill-after=5 "$seconds" \
+read -r end grace < <(awk -v m="$minutes" 'BEGIN {
+  left = m < 0.2 ? 30 * m : 6
+  print 60 * m - left, 0.7 * left
+}')
+exec timeout --foreground --signal=TERM --kill-after="$grace" "$end" \
   "${PYTHON:-python3}" -u "$here/device_check.py" "$@"

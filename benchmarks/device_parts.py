@@ -6,6 +6,7 @@ device_parts.py PART SETTINGS FILE
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -23,6 +24,10 @@ PROMPTS = ("Hello", "Count from 3 to 9.")
 TOKENS = 48
 # seconds between two writes of what a long part has found
 TELL_S = 1.0
+# after so long over its limit a part that nobody ended ends itself
+LATE_S = 5
+# and after so long again a thread that needs no Python ends it
+HUNG_S = 5
 SHOWN = 20
 IN_A_ROW = 20
 ROUNDS = 3
@@ -41,22 +46,60 @@ class Told:
         """Add to what was found; `wrong` makes the part a failed one, with this reason."""
         self.found |= found
         if now or time.monotonic() - self.last > TELL_S:
-            self.last = time.monotonic()
-            temporary = self.file.with_suffix(".new")
-            temporary.write_text(json.dumps(self.found))
-            os.replace(temporary, self.file)
+            self.write()
+
+    def write(self) -> None:
+        self.last = time.monotonic()
+        temporary = self.file.with_suffix(".new")
+        temporary.write_text(json.dumps(self.found))
+        os.replace(temporary, self.file)
+
+
+def machine(told: Told, given: Mapping[str, Any]) -> None:
+    """Tell what stands behind all else: the machine, and the devices with driver and engine."""
+    from clover_rt.bench.machine import environment
+    from clover_rt.doctor import Host
+    from clover_rt.doctor.backends import as_dict
+    from clover_rt.doctor.redact import redact
+    from clover_rt.plugins import discover, status
+
+    told.add(machine=environment())
+    name = given["backend"]
+    found = discover(only=name).backends or discover().backends
+    rows = [as_dict(status(item)) for known, item in found.items() if known == name]
+    told.add(backends=redact(rows, Host.here()))
+
+
+def opened(told: Told, given: Mapping[str, Any]) -> None:
+    """Open the device and no more: the parts behind find done what is done once on a card."""
+    from clover_rt.plugins import open_device
+
+    machine(told, given)
+    start = time.perf_counter()
+    device = open_device(given["backend"], given["device"])[1]
+    device.on_progress = lambda done, total, what: told.add(now=False, doing=what)
+    device.synchronize()
+    told.add(device=device.name, open_s=time.perf_counter() - start)
+    # asked for the first time, HIP tries graphs in a process of its own
+    graphs = getattr(device, "has_graphs", None)
+    told.add(has_graphs=graphs, settled_s=time.perf_counter() - start)
+    device.close()
 
 
 def doctor(told: Told, given: Mapping[str, Any]) -> None:
     """Probe the machine; wrong where the backend cannot be used."""
-    from clover_rt.bench.machine import environment
     from clover_rt.doctor import Host, examine
 
-    told.add(machine=environment())
-    report = examine(Host.here(), [given["backend"]], quick=False)
+    machine(told, given)
+    report = examine(
+        Host.here(),
+        [given["backend"]],
+        on_progress=lambda name: told.add(looking_at=name),
+        device=given["device"],
+    )
     told.add(report=report)
-    if report["exit_code"] > 1:
-        told.add(wrong=f"backend {given['backend']} cannot be used here")
+    if not any(row["passed"] and not row["only_by_name"] for row in report["tests"]):
+        told.add(wrong=report["verdict"])
 
 
 def bandwidth(told: Told, given: Mapping[str, Any]) -> None:
@@ -75,30 +118,41 @@ def conformance(
     told: Told, given: Mapping[str, Any], ops: tuple[str, ...], precision: str | None = None
 ) -> None:
     """Judge ops case by case; counts and failures are told while it runs."""
-    from clover_rt_conformance.command import Asked, judge
+    from clover_rt.spec import Precision
+    from clover_rt_conformance.catalog import Choice
+    from clover_rt_conformance.client import Workers
+    from clover_rt_conformance.report import Report
+    from clover_rt_conformance.run import run_suite
 
     counts: Counter[str] = Counter()
     failures: list[dict[str, Any]] = []
+    right = wrong = 0
 
     def progress(done: int, total: int, result: Any) -> None:
+        nonlocal right, wrong
         counts[result.outcome.value] += 1
+        right += result.outcome.is_right
+        wrong += result.outcome.is_wrong
         if result.outcome.is_wrong and len(failures) < SHOWN:
             about = {"id": result.id, "precision": result.precision, "detail": result.detail}
             failures.append(about)
-        told.add(now=done == total, done=done, total=total, counts=counts, failures=failures)
+        found = {"done": done, "total": total, "right": right, "counts": counts}
+        if wrong:
+            found |= {"failures": failures, "wrong": f"{wrong} of {done} cases are wrong"}
+        told.add(now=done == total, **found)
 
-    asked = Asked(
-        given["backend"],
-        given["device"],
-        ops=ops,
-        precision=precision,
-        require=tuple(op for op in ops if op in HOT),
-    )
-    report = judge(asked, progress)
-    told.add(device=report.about)
+    precisions = tuple(Precision) if precision is None else (Precision(precision),)
+    require = tuple(op for op in ops if op in HOT)
+    report = Report(given["backend"], given["device"])
+    runner = Workers(given["backend"], given["device"])
+    try:
+        told.add(about=runner.about)
+        run_suite(report, runner, Choice(ops, precisions=precisions, require=require), progress)
+    finally:
+        runner.close()
     if not report.passed:
-        wrong = len(report.failures)
-        told.add(wrong=f"{wrong} of {len(report.results)} cases are wrong {report.problems}")
+        bad = f"{len(report.failures)} of {len(report.results)}"
+        told.add(wrong=f"{bad} cases are wrong {report.problems}")
 
 
 def model(told: Told, given: Mapping[str, Any]) -> None:
@@ -261,6 +315,7 @@ def other_ops() -> tuple[str, ...]:
 
 
 RUN: Mapping[str, Callable[[Told, Mapping[str, Any]], None]] = {
+    "open": opened,
     "doctor": doctor,
     "bandwidth": bandwidth,
     "model": model,
@@ -270,12 +325,32 @@ RUN: Mapping[str, Callable[[Told, Mapping[str, Any]], None]] = {
 }
 
 
+def stop(number: int, frame: Any) -> None:
+    """End in order: what was started ends first, and what was found is written."""
+    for own in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(own, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     name, given, file = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
-    # where nobody is left to end this process, the system does
-    signal.alarm(int(given["limit_s"]) + 10)
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, stop)
+    late = int(given["limit_s"]) + LATE_S
+    signal.alarm(late)
+    faulthandler.dump_traceback_later(late + HUNG_S, exit=True)
     told = Told(file)
     told.add()
+    try:
+        run(name, told, given)
+    finally:
+        told.write()
+
+
+def run(name: str, told: Told, given: Mapping[str, Any]) -> None:
+    from clover_rt.doctor.child import end_with
+
+    end_with(os.getppid(), "SIGTERM")
     if name == "conformance rest":
         conformance(told, given, other_ops())
     elif name.startswith("conformance "):

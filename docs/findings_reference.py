@@ -13,9 +13,9 @@ real kernels and the built-in model on every device, and reports findings. Each 
 evidence (the paths and values that were read) and a remedy. What a remedy here has in braces,
 doctor fills in.
 
-The exit code is 0 where a backend works, 1 where it works but there are warnings or errors, and 2
-where no requested backend works. `--report FILE` writes everything to attach to an issue; names of
-user, host and home folder are left out.
+The exit code is 0 where a backend works, 1 where it works but there are warnings or errors or its
+device must be named, and 2 where no requested backend works. `--report FILE` writes everything to
+attach to an issue; names of user, host and home folder are left out.
 """
 SEVERITIES = {
     Severity.ERROR: "something that was meant to work does not",

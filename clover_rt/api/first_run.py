@@ -10,9 +10,11 @@ has passed is remembered in the cache folder, see `remembered`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +22,12 @@ import numpy.typing as npt
 
 from clover_rt import __version__
 from clover_rt.api.remembered import Remembered
-from clover_rt.backend import Device
+from clover_rt.backend import Device, DeviceInfo
 from clover_rt.errors import BackendUnavailable
 from clover_rt.model.build import Capacity, build_graph
 from clover_rt.model.config import LayerType, ModelConfig
-from clover_rt.plan import Plan, bind
-from clover_rt.plugins import open_device
+from clover_rt.plan import Plan, Progress, bind
+from clover_rt.plugins import STRICT, open_device, survey
 from clover_rt.spec import (
     PAGE_ROWS,
     DType,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from clover_rt.api.loading import Opened
 
 Array = npt.NDArray[Any]
+Note = Callable[[str], None]
 
 # over a page of the KV cache and over a chunk of the delta rule
 PROMPT_ROWS = PAGE_ROWS + 8
@@ -99,6 +102,29 @@ class Deviation:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstRun:
+    """What the first run of a model on a device came to.
+
+    result       "passed" now, or "remembered" from an earlier run
+    comparisons  how many there were
+    deviation    the largest, measured by its limit
+    """
+
+    result: str
+    comparisons: int
+    deviation: float
+    limit: float
+
+    @classmethod
+    def remembered(cls, found: Mapping[str, Any] | None) -> FirstRun | None:
+        """Return what was kept; None for nothing, or for a file of other contents."""
+        match found:
+            case {"deviations": [*told], "largest": [float(value), float(limit)]}:
+                return cls("remembered", len(told), value, limit)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Layers:
     """A model of a few of a checkpoint's layers, over a small table of its embeddings.
 
@@ -110,15 +136,23 @@ class Layers:
     numbers: tuple[int, ...]
 
 
-def check(opened: Opened, *, strict: bool = False, allow_reference: bool = False) -> str:
-    """Check a device that has not run this model before; return what was found, as a line.
+def check(
+    opened: Opened,
+    *,
+    strict: bool = False,
+    allow_reference: bool = False,
+    on_progress: Progress | None = None,
+    on_note: Note | None = None,
+) -> FirstRun | None:
+    """Check a device that has not run this model before; return what came of it.
 
-    "" where there is nothing to check: the cpu, a device that no plugin offered, or one that has
-    passed before. Raises BackendUnavailable (CRT-3015) with the numbers where the two disagree.
+    on_progress, on_note  as of `load`
+    None where there is nothing to check: the cpu, or a device that no plugin offered. Raises
+    BackendUnavailable (CRT-3015) with the numbers where the two disagree.
     """
     device, info = opened.device, opened.device.info
     if device is opened.host or info is None:
-        return ""
+        return None
     checkpoint = opened.source.checkpoint
     weights = load_weights(checkpoint)
     layers = some_layers(checkpoint.config, weights)
@@ -132,8 +166,14 @@ def check(opened: Opened, *, strict: bool = False, allow_reference: bool = False
         "model": model_hash(weights, layers),
     }
     memory = Remembered(key)
-    if memory.is_there:
-        return ""
+    kept = FirstRun.remembered(memory.found)
+    if kept is not None:
+        return kept
+    tell = on_note or _nobody
+    tell(
+        f"first run of this model on {device.name}: comparing two of its layers with the cpu, "
+        "which compiles their kernels"
+    )
     with ExitStack() as stack:
         # of their own, so that their memory is free again before the model is loaded
         own, host = open_device(opened.backend, info.id)[1], open_device("cpu")[1]
@@ -152,26 +192,60 @@ def check(opened: Opened, *, strict: bool = False, allow_reference: bool = False
                 precision=precision,
                 strict=strict,
                 allow_reference=allow_reference,
+                on_progress=on_progress,
             )
 
         plan, reference = bound(own, opened.precision), bound(host, Precision.EXACT)
-        found = list(deviations(plan, reference, layers, capacity.draft))
+        found = list(deviations(plan, reference, layers, capacity.draft, on_progress))
     wrong = [d for d in found if not d.is_right]
     if wrong:
+        instead = _instead(opened.backend, info)
         raise BackendUnavailable(
             what=f"{device.name} and the cpu compute different numbers with this model",
             evidence=f"{len(wrong)} of {len(found)} comparisons: {'; '.join(map(str, wrong))}",
-            fix="use --backend cpu; update the device's driver or toolchain; "
+            fix=f"use {instead}; update the device's driver or toolchain; "
             f"`clover-rt conformance --backend {opened.backend} --device {info.id}` tells which "
             "kernel is wrong",
             code="CRT-3015",
         )
     worst = max(found, key=lambda d: d.value / d.limit)
-    memory.keep({"deviations": [str(d) for d in found]})
-    return (
-        f"first run of this model on {device.name}: two layers agree with the cpu; "
+    memory.keep(
+        {"deviations": [str(d) for d in found], "largest": [float(worst.value), float(worst.limit)]}
+    )
+    tell(
+        "two layers agree with the cpu; "
         f"the largest deviation is {worst.value:.2g} of {worst.limit:.2g}"
     )
+    return FirstRun("passed", len(found), worst.value, worst.limit)
+
+
+def _nobody(note: str) -> None:
+    """Tell a line to nobody."""
+
+
+def _instead(backend: str, info: DeviceInfo) -> str:
+    """Return what else drives the same card on this machine, and the cpu, as flags to choose."""
+    # a plugin that is broken must not hide what is wrong here
+    environ = {name: value for name, value in os.environ.items() if name != STRICT}
+    ways = []
+    for row in survey(environ=environ):
+        for other in row.devices:
+            engine = other.notes.get("engine", "")
+            is_same_way = row.name == backend and engine == info.notes.get("engine", "")
+            if not is_same_way and _is_same_card(info, other):
+                told = f"{other.name}, engine {engine}" if engine else other.name
+                ways.append(f"--backend {row.name} --device {other.id} ({told})")
+    return f"{', '.join(ways)} or --backend cpu" if ways else "--backend cpu"
+
+
+def _is_same_card(info: DeviceInfo, other: DeviceInfo) -> bool:
+    """Do the names or architectures of two devices tell of one card? Drivers name it their way."""
+    if other.is_software or other.kind == "cpu":
+        return False
+    own, theirs = (
+        [d.name.casefold(), d.notes.get("arch", d.name).casefold()] for d in (info, other)
+    )
+    return any(a in b or b in a for a in own for b in theirs)
 
 
 def some_layers(config: ModelConfig, weights: Mapping[str, HostWeight]) -> Layers:
@@ -219,17 +293,41 @@ def model_hash(weights: Mapping[str, HostWeight], layers: Layers) -> str:
     return digest.hexdigest()
 
 
-def deviations(plan: Plan, reference: Plan, layers: Layers, block: int) -> Iterator[Deviation]:
-    """Run the same passes on both and yield how far each op of a layer is off in each of them."""
+def deviations(
+    plan: Plan,
+    reference: Plan,
+    layers: Layers,
+    block: int,
+    on_progress: Progress | None = None,
+) -> Iterator[Deviation]:
+    """Run the same passes on both and yield how far each op of a layer is off in each of them.
+
+    on_progress is told of each step of the device before it runs: it may have to be compiled.
+    """
+    passes = list(_passes(plan, reference, layers, block))
+    total = sum(len(plan.program(work.table, len(work.tokens)).actions) for work, _ in passes)
+    steps = count()
+
+    def on_step(name: str) -> None:
+        if on_progress is not None:
+            on_progress(next(steps), total, f"comparing {name}")
+
+    for work, told in passes:
+        want = reference.follow(work, {})
+        got = plan.follow(work, want, on_step)
+        yield from _compared(plan, layers, work.segments[0].kind, told, got, want)
+    if on_progress is not None:
+        on_progress(total, total, "comparing")
+
+
+def _passes(plan: Plan, reference: Plan, layers: Layers, block: int) -> Iterator[tuple[Pass, str]]:
+    """Yield the passes that are compared, and what each is of."""
     start = 0
     for kind, rows, told in _segments(plan, reference, block):
         ids = tuple((start + i) % layers.config.vocab_size for i in range(rows))
         # pages in an order of their own
         pages = ((0, 0, 1), (0, 1, 0)) if start == 0 else ()
-        work = Pass((Segment(kind, 0, 0, rows, start),), ids, page_deltas=pages)
-        want = reference.follow(work, {})
-        got = plan.follow(work, want)
-        yield from _compared(plan, layers, kind, told, got, want)
+        yield Pass((Segment(kind, 0, 0, rows, start),), ids, page_deltas=pages), told
         if kind is Kind.COMMIT:
             start += rows
 

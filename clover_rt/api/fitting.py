@@ -26,7 +26,13 @@ def fits(
     Raises BadInput, BadCheckpoint, BackendUnavailable or Unsupported, as `load` does.
     """
     opened = open_model(
-        path, backend=backend, device=device, precision=precision, context=context, slots=slots
+        path,
+        backend=backend,
+        device=device,
+        precision=precision,
+        context=context,
+        slots=slots,
+        must_fit=False,
     )
     try:
         return fit.report(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -18,12 +17,10 @@ from clover_rt.api.threads import use_threads
 from clover_rt.backend import Device
 from clover_rt.errors import BadInput
 from clover_rt.model.build import Capacity, build_graph
-from clover_rt.plan import Profile, bind
+from clover_rt.plan import Profile, Progress, bind
 from clover_rt.plugins import open_device
 from clover_rt.spec import Precision, StepLayout, TableClass
 from clover_rt.weights import check_scales, load_weights
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,21 @@ class Opened:
         allow_reference: bool = False,
         profile: bool = False,
         on_progress: Progress | None = None,
+        on_note: first_run.Note | None = None,
     ) -> Model:
         """Allocate, prepare the weights and return the model; see `load`."""
+        line = self.device_line()
+        if on_note is not None and line:
+            on_note(line)
         checkpoint = self.source.checkpoint
         check_scales(checkpoint.tensors)
-        checked = first_run.check(self, strict=strict, allow_reference=allow_reference)
+        first = first_run.check(
+            self,
+            strict=strict,
+            allow_reference=allow_reference,
+            on_progress=on_progress,
+            on_note=on_note,
+        )
         graph = build_graph(self.source.config, load_weights(checkpoint), self.capacity)
         plan = bind(
             graph,
@@ -70,8 +77,7 @@ class Opened:
         )
         if profile:
             plan.profile = Profile()
-        notes = (self.device_line(), checked)
-        return Model(self.source, plan, self.backend, notes=[note for note in notes if note])
+        return Model(self.source, plan, self.backend, first_run=first)
 
     def device_line(self) -> str:
         """Return which device was chosen and why, "" where its backend does not say why."""
@@ -131,8 +137,12 @@ def open_model(
     context: int | None = None,
     slots: int = 2,
     threads: int | None = None,
+    must_fit: bool = True,
 ) -> Opened:
-    """Open a checkpoint and a device without allocating; see `load` for the arguments."""
+    """Open a checkpoint and a device without allocating; see `load` for the arguments.
+
+    must_fit  raise OutOfMemory (CRT-3203) where the device has less free memory than a load takes
+    """
     numerics = choice("precision", precision, Precision)
     if slots < 1:
         raise BadInput(
@@ -142,7 +152,7 @@ def open_model(
             code="CRT-1019",
         )
     source = open_source(path)
-    config = source.config
+    checkpoint, config = source.checkpoint, source.config
     opened = open_device(backend, device)[1]
     taken = [opened]
     try:
@@ -150,8 +160,10 @@ def open_model(
         taken.append(host)
         if threads is not None:
             use_threads(host, threads)
-        nbytes = source.checkpoint.nbytes
-        tokens = fit.context_for(context, config, opened, numerics, nbytes)
+        tokens = fit.context_for(context, config, opened, numerics, checkpoint.nbytes)
+        if must_fit:
+            weights, setting = load_weights(checkpoint), fit.Setting(numerics, slots)
+            fit.check_room(config, weights, opened, host, setting, tokens, checkpoint.folder)
         capacity = fit.capacity_for(config, slots, tokens)
     # whatever it was: nobody else holds the devices yet
     except BaseException:
@@ -173,6 +185,7 @@ def load(
     allow_reference: bool = False,
     profile: bool = False,
     on_progress: Progress | None = None,
+    on_note: first_run.Note | None = None,
 ) -> Model:
     """Open a checkpoint folder, or a built-in model by name, on a backend.
 
@@ -183,9 +196,11 @@ def load(
     threads    of the cpu backend, as device or as host; default: CLOVER_RT_CPU_THREADS, or one for
                each core that the process may use
     strict     an error if an operation of a layer would run on the host
-    on_progress  told (done, total, what) while weights are prepared
+    on_progress  told (done, total, what) while weights are prepared, kernels compiled, and steps
+               of the first run compared
+    on_note    told lines for people as they come: which device and why, its first run
     Before a device runs a checkpoint for the first time, two layers are compared with the cpu's.
-    Raises BadInput, BadCheckpoint, BackendUnavailable or Unsupported.
+    Raises BadInput, BadCheckpoint, BackendUnavailable, OutOfMemory or Unsupported.
     """
     opened = open_model(
         path,
@@ -197,5 +212,9 @@ def load(
         threads=threads,
     )
     return opened.bind(
-        strict=strict, allow_reference=allow_reference, profile=profile, on_progress=on_progress
+        strict=strict,
+        allow_reference=allow_reference,
+        profile=profile,
+        on_progress=on_progress,
+        on_note=on_note,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Unpack
 
+from clover_rt.api.first_run import FirstRun
 from clover_rt.api.options import Options
 from clover_rt.api.order import Order, Prompt, encode, order
 from clover_rt.api.response import Response
@@ -21,7 +22,7 @@ from clover_rt.text import Stream
 class Model:
     """A checkpoint on a device, ready to generate; a context manager that frees the device.
 
-    notes  lines for people: which device was chosen and why, what was checked on its first run
+    first_run  what the comparison of the device with the cpu came to; None where there is none
     """
 
     def __init__(
@@ -30,12 +31,12 @@ class Model:
         plan: Plan,
         backend: str,
         settings: Settings | None = None,
-        notes: Sequence[str] = (),
+        first_run: FirstRun | None = None,
     ) -> None:
         self.source = source
         self.plan = plan
         self.backend = backend
-        self.notes = tuple(notes)
+        self.first_run = first_run
         self.engine = Engine(plan, source.facts, settings)
         self._is_closed = False
 
@@ -138,10 +139,17 @@ class Model:
 
     def _about(self, request: Request) -> dict[str, Any]:
         report = explain(self.plan)
+        info = self.plan.devices[Place.DEVICE].info
+        notes = info.notes if info is not None else {}
+        first = self.first_run
         return {
             "mode": request.mode.value,
             "backend": self.backend,
             "device": report["device"],
+            "device_id": info.id if info is not None else None,
+            "engine": notes.get("engine"),
+            "chosen": notes.get("chosen"),
+            "first_run": asdict(first) if first is not None else None,
             "precision": report["precision"],
             "threads": threads_of(self.plan),
             "context": self.plan.context,

@@ -25,13 +25,14 @@ class Remembered:
         self.path = (cache_folder("first-run") if folder is None else folder) / f"{name}.json"
 
     @property
-    def is_there(self) -> bool:
+    def found(self) -> Mapping[str, Any] | None:
+        """What was kept, its key included; None where there is nothing."""
         try:
             kept = json.loads(self.path.read_bytes())
         # not there, not readable, or cut short: it is found out again
         except (OSError, ValueError):
-            return False
-        return isinstance(kept, dict) and kept.get("key") == self.key
+            return None
+        return kept if isinstance(kept, dict) and kept.get("key") == self.key else None
 
     def keep(self, found: Mapping[str, Any]) -> None:
         """Write what was found; nothing happens where that is not possible."""

@@ -25,8 +25,9 @@ AnyEvent = Event | TextEvent
 class Response(Iterator[AnyEvent]):
     """The events of one response; the last is an EndEvent.
 
-    about  what is known before the first pass: mode, backend, device, precision, threads,
-           context, prompt_tokens, ops, native_ops and host_ops; the statistics at the end repeat it
+    about  what is known before the first pass: mode, backend, device, device_id, engine, chosen
+           (why this device), first_run, precision, threads, context, prompt_tokens, ops, native_ops
+           and host_ops; the statistics at the end repeat it
     A failure of the run is raised (NonFinite, OutOfMemory, DeviceLost). Slot and pages are free
     after the last event, after `close`, and as soon as nothing refers to the response any more.
     """

@@ -25,6 +25,7 @@ from clover_rt.cli import (
     run,
     version,
 )
+from clover_rt.cli.interrupts import Interrupted
 from clover_rt.cli.parser import Command, Parser
 from clover_rt.errors import BadInput, CloverError
 
@@ -101,9 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except CloverError as error:
         return fail(error, error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         tell("interrupted")
-        return INTERRUPTED
+        return interrupt.exit_code if isinstance(interrupt, Interrupted) else INTERRUPTED
     except BrokenPipeError:
         discard(sys.stdout)
         return BROKEN_PIPE

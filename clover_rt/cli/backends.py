@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from clover_rt.cli.info import size
 from clover_rt.errors import BadInput
 
 if TYPE_CHECKING:
@@ -119,6 +120,13 @@ def devices(row: Status) -> list[str]:
     return lines
 
 
+def known(device: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is known of a device, given as JSON data, beside its line."""
+    memory = {"memory": size(device["memory_bytes"])} if device["memory_bytes"] else {}
+    notes = {n: text for n, text in device["notes"].items() if n not in ("engine", "chosen")}
+    return {"kind": device["kind"], **memory, **notes}
+
+
 def detail(row: Status) -> str:
     """Return all that is known of one backend."""
     facts = {
@@ -131,4 +139,6 @@ def detail(row: Status) -> str:
         "fix": row.fix,
     }
     lines = [f"{key}: {value}" for key, value in facts.items() if value]
-    return "\n".join(lines + devices(row) + ([row.trace.rstrip()] if row.trace else []))
+    for line, device in zip(devices(row), as_dict(row)["devices"], strict=True):
+        lines += [line, *(f"  {name}: {text}" for name, text in known(device).items())]
+    return "\n".join(lines + ([row.trace.rstrip()] if row.trace else []))

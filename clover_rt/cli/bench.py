@@ -10,6 +10,7 @@ from clover_rt.cli import output_file
 from clover_rt.cli.flags import no_effect
 from clover_rt.cli.output import own_output
 from clover_rt.cli.parser import named, not_negative_int, positive
+from clover_rt.cli.progress import Progress
 
 HELP = "time the passes of a checkpoint"
 DESCRIPTION = """Time a preview of 32 distinct tokens, one of masks, a decode of one token and
@@ -74,8 +75,12 @@ def main(args: argparse.Namespace) -> int:
     else:
         if args.out is not None:
             output_file.check("--out", args.out)
-        with own_output():
-            found = bench.report(bench.Setting(**given))
+        progress = Progress()
+        try:
+            with own_output():
+                found = bench.report(bench.Setting(**given), progress.load, progress.note)
+        finally:
+            progress.stop()
         text = bench.render(found)
         if args.out is not None:
             output_file.write("--out", args.out, json.dumps(found, indent=1))

@@ -14,7 +14,8 @@ HELP = "say what this machine can run, and what to fix"
 DESCRIPTION = """Look at the processor, graphics cards, drivers, libraries and backends; run real
 kernels and the built-in model on every device; say what is wrong and how to fix it. Names of user,
 host and home folder are left out.
-Exit codes: 0 a backend works, 1 it works but there are warnings, 2 no requested backend works."""
+Exit codes: 0 a backend works, 1 it works but there are warnings or its device must be named, 2 no
+requested backend works."""
 EXAMPLES = """  clover-rt doctor
   clover-rt doctor --backend cpu --quick
   clover-rt doctor --report report.txt"""
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="judge this backend; repeatable (default: every installed one)",
     )
+    add("--device", metavar="ID", help="test this device alone (default: all that may be chosen)")
     add("--quick", action="store_true", help="no bandwidth measurement and no model")
     add("--json", action="store_true", help="print one JSON object")
     add(
@@ -45,14 +47,16 @@ def main(args: argparse.Namespace) -> int:
     """Print the report; return its exit code. Raises BadInput (CRT-1090) for an unwritable FILE."""
     from clover_rt.doctor import Host, examine, render
 
+    talks = sys.stderr.isatty()
+
     def progress(name: str) -> None:
-        print(f"\r\033[Klooking at {name} ...", end="", file=sys.stderr, flush=True)
+        if talks:
+            print(f"\r\033[Klooking at {name} ...", end="", file=sys.stderr, flush=True)
 
     if args.report is not None:
         output_file.check("--report", args.report)
-    talks = sys.stderr.isatty()
     with own_output():
-        report = examine(Host.here(), args.backend, args.quick, *([progress] if talks else []))
+        report = examine(Host.here(), args.backend, args.quick, progress, args.device)
     if talks:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     if args.report is not None:

@@ -9,10 +9,13 @@ from typing import TextIO
 
 BAR_AFTER_S = 0.3
 LINE_AFTER_S = 2.0
+COMPILING = "compiling"
+PHASES = {"compiling": COMPILING, "comparing": "comparing with the cpu"}
+"""Phases of a load by the first word of what is told of them; the others prepare weights."""
 
 
 class Progress:
-    """Shows (done, total) of one phase after the other; shows nothing of a phase that is quick.
+    """Shows (done, total) of phases, one after the other or one in the other; none that is quick.
 
     A bar (rich) appears on a terminal after 0.3 s; elsewhere a plain line every 2 s.
     """
@@ -26,13 +29,18 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
         self._clock = clock
-        self._phase = ""
-        self._since = 0.0
+        # when each phase that is not over began, or had its last line
+        self._since: dict[str, float] = {}
         self._bar: Bar | None = None
 
+    @property
+    def is_compiling(self) -> bool:
+        """Are kernels being compiled?"""
+        return COMPILING in self._since
+
     def load(self, done: int, total: int, what: str) -> None:
-        """Tell that `done` of `total` weights are prepared, or kernels compiled."""
-        self._show("compiling" if what.startswith("compiling") else "loading", done, total)
+        """Tell that `done` of `total` weights are prepared, kernels compiled, or steps compared."""
+        self._show(PHASES.get(what.partition(" ")[0], "loading"), done, total)
 
     def prefill(self, done: int, total: int) -> None:
         """Tell that `done` of `total` prompt tokens are committed."""
@@ -42,30 +50,41 @@ class Progress:
         """Tell that `done` of `total` bytes of a checkpoint went through a phase."""
         self._show(what, done, total, _gigabytes)
 
+    def note(self, line: str) -> None:
+        """Print a line; a bar makes room for it."""
+        self.stop()
+        print(line, file=self._stream, flush=True)
+
     def stop(self) -> None:
         """Remove the bar: something else is about to be printed."""
-        if self._bar is not None:
-            self._bar.close()
-        self._bar, self._phase = None, ""
+        self._since.clear()
+        self._close()
 
     def _show(self, phase: str, done: int, total: int, spelled: Callable[[int], str] = str) -> None:
+        now = self._clock()
+        if done >= total:
+            self._since.pop(phase, None)
+            if self._bar is not None and self._bar.phase == phase:
+                self._close()
+            return
+        late = now - self._since.setdefault(phase, now)
         if self._quiet:
             return
-        now = self._clock()
-        if phase != self._phase:
-            self.stop()
-            self._phase, self._since = phase, now
-        if done >= total:
-            self.stop()
-        elif self._stream.isatty():
-            if self._bar is None and now - self._since >= BAR_AFTER_S:
+        if self._stream.isatty():
+            if late >= BAR_AFTER_S and (self._bar is None or self._bar.phase != phase):
+                self._close()
                 self._bar = Bar(self._stream, phase)
-            if self._bar is not None:
+            if self._bar is not None and self._bar.phase == phase:
                 self._bar.update(done, total)
-        elif now - self._since >= LINE_AFTER_S:
+        elif late >= LINE_AFTER_S:
             told = f"{phase}: {spelled(done)} of {spelled(total)}"
             print(told, file=self._stream, flush=True)
-            self._since = now
+            self._since[phase] = now
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
 
 
 def _gigabytes(nbytes: int) -> str:
@@ -73,7 +92,7 @@ def _gigabytes(nbytes: int) -> str:
 
 
 class Bar:
-    """A rich progress bar that vanishes when it is closed."""
+    """A rich progress bar of one phase; it vanishes when it is closed."""
 
     def __init__(self, stream: TextIO, phase: str) -> None:
         from rich.console import Console
@@ -83,6 +102,7 @@ class Bar:
         self._bar = RichProgress(
             console=Console(file=stream, force_terminal=True), transient=True, auto_refresh=False
         )
+        self.phase = phase
         self._task = self._bar.add_task(phase, total=None)
         self._bar.start()
 

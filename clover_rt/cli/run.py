@@ -193,14 +193,17 @@ def run(args: argparse.Namespace, out: TextIO) -> int:
     # what cannot be answered is refused before anything is allocated
     order = None if only_explain else ask(opened, prompt, args)
     try:
-        model = opened.bind(strict=args.strict, profile=args.profile, on_progress=progress.load)
+        model = opened.bind(
+            strict=args.strict,
+            profile=args.profile,
+            on_progress=progress.load,
+            on_note=None if args.quiet else progress.note,
+        )
     finally:
         progress.stop()
     with model:
         for warning in opened.source.checkpoint.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        for note in () if args.quiet else model.notes:
-            print(note, file=sys.stderr)
         if args.explain and not args.json:
             print(model.explain(), file=sys.stderr)
         if order is None:
@@ -209,7 +212,10 @@ def run(args: argparse.Namespace, out: TextIO) -> int:
             return 0
         response = model.run(order)
         screen = Screen(args, out, progress, model.source.tokenizer)
-        with response, Interrupts(response.cancel) as interrupts:
+        with (
+            response,
+            Interrupts(response.cancel, lambda: progress.is_compiling) as interrupts,
+        ):
             screen.start(response, model.report() if args.explain else None)
             end = screen.show(response)
         if args.profile:

@@ -13,14 +13,18 @@ from clover_rt.doctor.question import ask, no_answer
 from clover_rt.ops import HOT
 from clover_rt.plugins import Status, only_by_name
 
-KERNELS_S = 180.0
-MODEL_S = 120.0
+# on a new card most of it is compiling
+KERNELS_S = 300.0
+# the first pass on a Radeon may try graphs before, for up to 300 s
+MODEL_S = 420.0
 REFERENCE = "cpu"
 OWN = ("cuda", "rocm")
 """Backends that are always installed: not every machine has their cards."""
 
 
-def probe(host: Host, report: dict[str, Any], wanted: Sequence[str]) -> Iterator[Finding]:
+def probe(
+    host: Host, report: dict[str, Any], wanted: Sequence[str], named: str | None
+) -> Iterator[Finding]:
     """Fill `backends` with the state of each; those that are not wanted are listed, not judged."""
     rows = host.backends()
     report["backends"] = [as_dict(row) for row in rows]
@@ -35,7 +39,7 @@ def probe(host: Host, report: dict[str, Any], wanted: Sequence[str]) -> Iterator
             fix = row.fix or f"see `clover-rt backends --why {row.name}`"
             code = "CRT-5704" if row.name in OWN and not wanted else "CRT-5701"
             yield finding(code, f"{row.name}: {row.reason}", fix=fix)
-        elif all(only_by_name(d) for d in row.devices):
+        elif named is None and all(only_by_name(d) for d in row.devices):
             names = "; ".join(f"{d.id} ({d.name}): {only_by_name(d)}" for d in row.devices)
             yield finding("CRT-5703", f"{row.name}: {names}", device=row.devices[0].id)
 
@@ -66,21 +70,22 @@ def device(info: DeviceInfo) -> dict[str, Any]:
 
 
 def test(
-    host: Host, report: dict[str, Any], wanted: Sequence[str], quick: bool
+    host: Host, report: dict[str, Any], wanted: Sequence[str], named: str | None, quick: bool
 ) -> Iterator[Finding]:
     """Fill `tests`: for each device its trials, its kernels, one block of the built-in model.
 
-    Devices that are not chosen by themselves are tested only where their backend was asked for.
+    Devices that are not chosen by themselves are tested only where their backend was asked for. A
+    device that is named is tested alone.
     """
     report["tests"] = rows = []
-    for backend in report["backends"]:
+    usable = [b for b in report["backends"] if b["status"] == "usable"]
+    judged = [b for b in usable if not wanted or b["name"] in wanted]
+    for backend in judged:
         name = backend["name"]
-        if backend["status"] != "usable" or (wanted and name not in wanted):
-            continue
-        for info in backend["devices"]:
-            if info["only_by_name"] and name not in wanted:
+        for info, reason in candidates(backend["devices"], named):
+            if info["only_by_name"] and name not in wanted and named is None:
                 continue
-            row: dict[str, Any] = {"backend": name, "device": info["id"]}
+            row: dict[str, Any] = {"backend": name, "device": info["id"], "only_by_name": reason}
             row |= {"passed": False, "is_tried": True}
             rows.append(row)
             if not quick and trials.may_have(backend["api"]):
@@ -91,6 +96,24 @@ def test(
                 if not quick:
                     yield from model(host, row, rows)
             row["passed"] = not row.get("problems")
+    if named is not None and not rows:
+        known = [f"{d['id']} ({d['name']})" for b in judged for d in b["devices"]]
+        yield finding("CRT-5705", f"--device {named}; devices: {', '.join(known) or 'none'}")
+
+
+def candidates(
+    devices: Sequence[dict[str, Any]], named: str | None
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield devices, each with why `run` does not take it; "" for the one that it takes."""
+    if named is not None:
+        exact = [d for d in devices if d["id"] == named]
+        for info in exact or [d for d in devices if d["name"].casefold() == named.casefold()]:
+            yield info, ""
+        return
+    first = next((d["id"] for d in devices if not d["only_by_name"]), "")
+    for info in devices:
+        behind = "" if info["id"] == first else f"{first} comes first"
+        yield info, info["only_by_name"] or behind
 
 
 def alone(host: Host, row: dict[str, Any]) -> Iterator[Finding]:
@@ -117,6 +140,9 @@ def kernels(host: Host, row: dict[str, Any]) -> Iterator[Finding]:
             yield no_answer(where, answer, "CRT-5802")
         return
     row["kernels"] = answer
+    tuned = answer.get("tuning")
+    if tuned and not tuned["table"]:
+        yield finding("CRT-5808", f"{where}: none for {tuned['arch']}", arch=tuned["arch"])
     wrong = [w for op in answer["ops"] for w in op["wrong"]]
     if answer["copy"]:
         wrong.insert(0, f"copy: {answer['copy']}")

@@ -1,17 +1,24 @@
-"""A question that is asked in a process of its own: `python -m clover_rt.doctor.child NAME ...`.
+"""A question that is asked in a process of its own.
 
-A library that crashes or hangs ends this process and not doctor. The answer is JSON, the last
-line of stdout.
+    python -m clover_rt.doctor.child PARENT NAME ...
+
+PARENT is the process id of who asks. A library that crashes or hangs ends this process and not
+doctor. The answer is JSON, the last line of stdout.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from clover_rt.errors import CloverError
+
+PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,6 +34,20 @@ def main(argv: Sequence[str]) -> int:
     print(flush=True)
     print(json.dumps(answer))
     return 0
+
+
+def end_with(parent: int, by: str = "SIGKILL") -> None:
+    """Let Linux end this process by a signal where its parent ends; elsewhere nothing happens.
+
+    This is for a parent that is killed: any other ends its children itself.
+    """
+    if sys.platform != "linux":
+        return
+    number = getattr(signal, by)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number))
+    # it may have ended before
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
 
 
 def _opencl() -> dict[str, Any]:
@@ -89,4 +110,5 @@ QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_with(int(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))

@@ -215,13 +215,13 @@ CODES = _table(
         "CRT-5301",
         _E,
         "torch was not built for this GPU's architecture",
-        "install a build that has {arch}, such as: {install}",
+        "install a torch that has {arch}: {install}",
     ),
     (
         "CRT-5302",
         _W,
         "torch is here, but without support for the GPU that is here",
-        "install a build for it, such as: {install}",
+        "install a torch for it: {install}",
     ),
     (
         "CRT-5303",
@@ -332,6 +332,12 @@ CODES = _table(
         "nothing, if you do not want it; else {fix}",
     ),
     (
+        "CRT-5705",
+        _E,
+        "no backend that is judged has a device of that name",
+        "use the id of one of these devices, or leave --device out",
+    ),
+    (
         "CRT-5801",
         _E,
         "a device computes wrong numbers",
@@ -374,5 +380,12 @@ CODES = _table(
         "something of a device, such as a shader, fails, hangs or crashes its driver",
         "do not use the device; update its driver; where the evidence tells of a damaged file, "
         "install the package again",
+    ),
+    (
+        "CRT-5808",
+        _I,
+        "a card has no tuning table: its kernels use tile sizes of their own",
+        "nothing; a table {arch}.json in clover-rt/tuning of the configuration folder may make it "
+        "faster",
     ),
 )

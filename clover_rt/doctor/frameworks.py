@@ -12,9 +12,10 @@ from clover_rt.doctor.host import Host, Ran
 from clover_rt.doctor.question import ask, no_answer
 
 IMPORT_S = 90.0
+SELECTOR = "that the selector of https://pytorch.org/get-started/locally/ shows"
 INSTALL = {
-    "AMD": "pip install torch --index-url https://download.pytorch.org/whl/rocm6.4",
-    "NVIDIA": "pip install torch --index-url https://download.pytorch.org/whl/cu128",
+    "AMD": f"the newest one for ROCm {SELECTOR}",
+    "NVIDIA": f"the newest one for CUDA {SELECTOR}",
 }
 # the oldest Linux driver that runs programs of a CUDA major version: NVIDIA's compatibility table
 OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}

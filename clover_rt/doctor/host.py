@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -116,7 +117,7 @@ class Host:
             root=Path("/"),
             environ=dict(os.environ),
             run=_run,
-            child=lambda args, env, seconds: _run([sys.executable, *CHILD, *args], env, seconds),
+            child=_ask,
             node=_node,
             writable=_writable,
             disk=_disk,
@@ -167,43 +168,81 @@ class Host:
 CHILD = ("-m", "clover_rt.doctor.child")
 # from here on a code of Windows is that of an exception nobody caught
 WINDOWS_CRASH = 0xC0000000
+# what asks a process to end, where the system has it; Python turns only SIGINT into an exception
+ENDING = ("SIGTERM", "SIGHUP")
+
+
+def _ask(args: Sequence[str], environ: Mapping[str, str], seconds: float) -> Ran:
+    return _run([sys.executable, *CHILD, str(os.getpid()), *args], environ, seconds)
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> Ran:
-    """Run a program in a session of its own, so that a timeout ends its children too."""
-    try:
-        process = subprocess.Popen(
-            list(argv),
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        return Ran(ABSENT, err=f"{argv[0]}: {error.strerror}")
-    except OSError as error:
-        return Ran(UNSTARTED, err=f"{argv[0]}: {error.strerror}")
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        return Ran(TIMED_OUT, seconds=seconds)
-    except BaseException:
-        _end(process)
-        raise
+    """Run a program in a session of its own and, at the end, leave none of its processes.
+
+    That holds too where this process is told to end meanwhile.
+    """
+    with _ended_in_order():
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            return Ran(ABSENT, err=f"{argv[0]}: {error.strerror}")
+        except OSError as error:
+            return Ran(UNSTARTED, err=f"{argv[0]}: {error.strerror}")
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return Ran(TIMED_OUT, seconds=seconds)
+        finally:
+            _end(process)
     is_crashed = process.returncode < 0 or process.returncode >= WINDOWS_CRASH
     state = CRASHED if is_crashed else DONE
     return Ran(state, process.returncode, out, err)
 
 
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let signals that would end this process at once raise SystemExit, so that children go first.
+
+    A program that handles them itself keeps its handlers.
+    """
+    ours: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        # once is enough: another one must not stop the clearing up
+        for own in ours:
+            signal.signal(own, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    # elsewhere Python lets nobody set handlers
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
+        ours += [n for n in numbers if signal.getsignal(n) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _end(process: subprocess.Popen[Any]) -> None:
+    """End a program, and what it started in its session."""
     # Windows has no groups of processes
     if hasattr(os, "killpg"):
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is not None:
+        return
     process.kill()
     # one that hangs in a driver cannot be ended; doctor goes on without it
     try:

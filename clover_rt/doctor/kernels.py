@@ -7,6 +7,7 @@ than the core, on the user's own machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ CHECKED = (
 )
 """Products in every weight format, norms, the delta rule, softmaxes with masked entries, top-k."""
 
+PRODUCTS = ("linear", "expert_gemm")
+"""These use a device's matrix units in `fast`, which `exact` may not touch."""
+
 CASES_PER_OP = 8
 COPIED_BYTES = 1 << 20
 
@@ -45,12 +49,22 @@ def check(backend: str, device: str) -> dict[str, Any]:
         ops = [check_op(opened, OPS[name]) for name in CHECKED if name in opened.kernels]
         return {
             "device": opened.name,
+            "tuning": tuning(opened),
             "copy": copy_problem(opened),
             "ops": ops,
             "declined": [name for name in CHECKED if name not in opened.kernels],
         }
     finally:
         opened.close()
+
+
+def tuning(device: Device) -> dict[str, str] | None:
+    """Return a card's arch and its table of tile sizes, "" for none; None where it takes none."""
+    found: Any = getattr(device, "tuning", None)
+    is_software = device.info is not None and device.info.is_software
+    if is_software or not hasattr(found, "source"):
+        return None
+    return {"arch": getattr(device, "arch", ""), "table": str(found.source or "")}
 
 
 def copy_problem(device: Device) -> str:
@@ -71,20 +85,28 @@ def copy_problem(device: Device) -> str:
 def check_op(device: Device, spec: OpSpec) -> dict[str, Any]:
     """Run a few cases of one op; what raises is told as wrong, so that other ops still run."""
     right, refused, wrong = 0, [], []
-    for case in chosen(spec):
+    precisions = tuple(Precision) if spec.name in PRODUCTS else (Precision.EXACT,)
+    for precision, case in product(precisions, chosen(spec)):
+        about = case.id if precision is Precision.EXACT else f"{case.id} in {precision.value}"
         try:
-            answer = run_case(device, spec, case)
+            answer = run_case(device, spec, case, precision)
         # a plugin's kernel may raise anything
         except Exception as error:
-            wrong.append(f"{case.id}: {type(error).__name__}: {error}")
+            wrong.append(f"{about}: {type(error).__name__}: {error}")
             continue
         if isinstance(answer, str):
-            refused.append(f"{case.id}: {answer}")
+            refused.append(f"{about}: {answer}")
         elif answer:
-            wrong.append(f"{case.id}: {answer[0]}")
+            wrong.append(f"{about}: {answer[0]}")
         else:
             right += 1
-    return {"op": spec.name, "right": right, "refused": refused, "wrong": wrong}
+    return {
+        "op": spec.name,
+        "precisions": [p.value for p in precisions],
+        "right": right,
+        "refused": refused,
+        "wrong": wrong,
+    }
 
 
 def chosen(spec: OpSpec) -> list[Case]:
@@ -105,11 +127,13 @@ def chosen(spec: OpSpec) -> list[Case]:
     return out[:CASES_PER_OP]
 
 
-def run_case(device: Device, spec: OpSpec, case: Case) -> list[Mismatch] | str:
-    """Return every mismatch of one case in `exact`, or why the kernel refuses it."""
-    dtypes = device.dtypes(Precision.EXACT)
+def run_case(
+    device: Device, spec: OpSpec, case: Case, precision: Precision
+) -> list[Mismatch] | str:
+    """Return every mismatch of one case, or why the kernel refuses it."""
+    dtypes = device.dtypes(precision)
     inputs = typed(spec, case.inputs(), dtypes)
-    sig = signature(spec, case, dtypes, Precision.EXACT)
+    sig = signature(spec, case, dtypes, precision)
     kernel = device.kernels[spec.name]
     refusal = kernel.supports(sig)
     if refusal:

@@ -167,10 +167,12 @@ def _tests(report: Report) -> Iterator[str]:
             wrong = sum(len(op["wrong"]) for op in ops)
             refused = sum(len(op["refused"]) for op in ops)
             cases = f"{right} cases of {len(ops)} operations agree with the reference"
+            table = (row["kernels"].get("tuning") or {}).get("table", "")
             yield _row(
                 "test",
                 where,
                 cases,
+                f"tuning table {table}" if table else "",
                 f"{wrong} do not" if wrong else "",
                 f"{refused} refused" if refused else "",
                 f"without kernels: {' '.join(row['kernels']['declined'])}"

@@ -63,21 +63,23 @@ def examine(
     wanted: Sequence[str] = (),
     quick: bool = False,
     on_progress: Callable[[str], None] = lambda name: None,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Return the whole report, redacted; raises nothing.
 
     wanted       names of backends to judge; none: all that are installed
     quick        no measurement of bandwidth and no model: some kernels of each device only
     on_progress  told the name of each probe before it runs
+    device       id or name of the one device to test
     """
     # a deep copy of plain data: probes fill lists in place
     report: dict[str, Any] = {key: _copy(value) for key, value in EMPTY.items()}
     probes: dict[str, Probe] = dict(PROBES)
     if not quick:
         probes["memory bandwidth"] = cpu.measure
-    probes["backends"] = lambda h, r: backends.probe(h, r, wanted)
+    probes["backends"] = lambda h, r: backends.probe(h, r, wanted, device)
     probes["cards"] = lambda h, r: gpus.judge(r)
-    probes["tests"] = lambda h, r: backends.test(h, r, wanted, quick)
+    probes["tests"] = lambda h, r: backends.test(h, r, wanted, device, quick)
     found: list[Finding] = []
     for name, probe in probes.items():
         on_progress(name)
@@ -100,6 +102,7 @@ def examine(
         "verdict": verdict(report, code),
         "findings": [as_dict(f) for f in by_severity(found)],
         "requested": list(wanted),
+        "device": device,
         **report,
     }
     result: dict[str, Any] = redact(out, host)
@@ -107,23 +110,37 @@ def examine(
 
 
 def exit_code(report: dict[str, Any], found: Sequence[Finding]) -> int:
-    """Return 0 usable, 1 usable but something is to be done, 2 no requested backend works."""
-    if not any(row["passed"] for row in report["tests"]):
+    """Return 0 usable, 1 usable but something is to be done, 2 no requested backend works.
+
+    Naming a device is something to be done too.
+    """
+    passed = [row for row in report["tests"] if row["passed"]]
+    if not passed:
         return UNUSABLE
     todo = any(f.kind.severity is not Severity.INFO for f in found)
-    return WARNINGS if todo else USABLE
+    return WARNINGS if todo or all(row["only_by_name"] for row in passed) else USABLE
 
 
 def verdict(report: dict[str, Any], code: int) -> str:
-    passed = [f"{row['backend']} ({row['device']})" for row in report["tests"] if row["passed"]]
-    failed = [f"{row['backend']} ({row['device']})" for row in report["tests"] if not row["passed"]]
+    passed = [row for row in report["tests"] if row["passed"]]
+    taken = [_where(row) for row in passed if not row["only_by_name"]]
+    failed = [_where(row) for row in report["tests"] if not row["passed"]]
     if report["tests"] and not any(row["is_tried"] for row in report["tests"]):
         return "no backend could be tried; see the findings"
     if code == UNUSABLE:
         why = f"{', '.join(failed)} failed" if failed else "no requested backend can be used"
         return f"Clover does not run here: {why}"
     tail = "; see the findings" if code == WARNINGS else ""
-    return f"Clover runs here on {', '.join(passed)}{tail}"
+    if taken:
+        return f"Clover runs here on {', '.join(taken)}{tail}"
+    # the first clause: findings and the list of backends have the rest
+    told = "; ".join(f"{_where(row)}: {row['only_by_name'].partition(';')[0]}" for row in passed)
+    device = passed[0]["device"]
+    return f"Clover runs here only with `--device {device}`, not by itself: {told}{tail}"
+
+
+def _where(row: dict[str, Any]) -> str:
+    return f"{row['backend']} ({row['device']})"
 
 
 def by_severity(found: Sequence[Finding]) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ LOW_BYTES = 1_000_000_000
 
 
 def probe(host: Host, report: dict[str, Any]) -> Iterator[Finding]:
-    """Fill `storage`: the folders where compilers keep kernels, and the temporary one."""
+    """Fill `storage`: the folders where kernels are kept, and the temporary one."""
     report["storage"] = rows = []
     for name, path in folders(host).items():
         total, free = host.disk(path)
@@ -32,8 +33,11 @@ def probe(host: Host, report: dict[str, Any]) -> Iterator[Finding]:
 def folders(host: Host) -> dict[str, str]:
     """Return the folders by the variable that moves each."""
     env = host.environ
-    out = {"XDG_CACHE_HOME": env.get("XDG_CACHE_HOME") or f"{host.home}/.cache"}
-    if "triton" in host.packages:
-        out["TRITON_CACHE_DIR"] = env.get("TRITON_CACHE_DIR") or f"{host.home}/.triton/cache"
+    base = env.get("XDG_CACHE_HOME", "")
+    root = base if os.path.isabs(base) else f"{host.home}/.cache"
+    out = {"XDG_CACHE_HOME": f"{root}/clover-rt"}
+    # Triton's kernels leave that folder only for this one
+    if env.get("TRITON_CACHE_DIR"):
+        out["TRITON_CACHE_DIR"] = env["TRITON_CACHE_DIR"]
     out["TMPDIR"] = env.get("TMPDIR") or "/tmp"
     return out

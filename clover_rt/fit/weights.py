@@ -63,6 +63,10 @@ SCHEMES = (
 )
 
 
+QUANTISED = Scheme("q4", (Format.Q4, 32), Q8)
+"""At most what `clover-rt quantize --format q4` makes: of other matrices too most are q4 there."""
+
+
 def class_of(name: str) -> str:
     """Return the class of a weight by its logical name, such as `layers.3.qkv`."""
     if name in OUTSIDE:

@@ -8,7 +8,7 @@
 """
 
 from clover_rt.plan.placement import Choice, Place
-from clover_rt.plan.plan import Plan, bind
+from clover_rt.plan.plan import Plan, Progress, bind
 from clover_rt.plan.report import Profile, explain
 
-__all__ = ["Choice", "Place", "Plan", "Profile", "bind", "explain"]
+__all__ = ["Choice", "Place", "Plan", "Profile", "Progress", "bind", "explain"]

@@ -246,15 +246,23 @@ class Plan:
                 return bad
         return ""
 
-    def follow(self, work: Pass, given: Mapping[str, Array]) -> dict[str, Array]:
+    def follow(
+        self,
+        work: Pass,
+        given: Mapping[str, Array],
+        on_step: Callable[[str], None] | None = None,
+    ) -> dict[str, Array]:
         """Run a pass step by step; return the rows after each layer op, float32, by node name.
 
-        given  rows that the step after an op goes on with instead of that op's own, by node name
+        given    rows that the step after an op goes on with instead of that op's own, by node name
+        on_step  told the name of each step's node before it runs
         """
         self._upload(work)
         streams = {n.name for n in self.graph.nodes if n.name != "pick"}
         found: dict[str, Array] = {}
         for action in self.program(work.table, len(work.tokens)).actions:
+            if on_step is not None:
+                on_step(action.node.name if action.node is not None else action.moved)
             try:
                 action.step()
             except (Exception, SystemExit) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +14,7 @@ from clover_rt.cli import main
 from clover_rt.ops import HOT, expert_gemm
 from clover_rt.spec import Precision
 from clover_rt_conformance.harness import try_case
-from tests.backends.opencl_devices import opencl_device, opencl_index
+from tests.backends.opencl_devices import ALONE, PLAIN_DOT, opencl_device, opencl_index
 
 
 class OnOpenCl(clover_rt_conformance.Suite):
@@ -23,13 +23,16 @@ class OnOpenCl(clover_rt_conformance.Suite):
     backend = "rocm"
     precision = "exact"
     require: ClassVar[tuple[str, ...]] = HOT
+    capabilities: ClassVar[dict[str, str]] = {}
 
     @classmethod
     def open_device(cls) -> Device:
         handle = opencl_device()
+        from clover_rt_rocm.opencl.capabilities import Capabilities
         from clover_rt_rocm.opencl.device import ClDevice
 
-        return ClDevice(handle)
+        given = Capabilities(**cls.capabilities) if cls.capabilities else None
+        return ClDevice(handle, capabilities=given)
 
 
 class TestHotOps(OnOpenCl):
@@ -45,8 +48,50 @@ class TestHotOps(OnOpenCl):
     )
 
 
+class TestRowsIn8Bits(OnOpenCl):
+    """In `fast`, many rows are rounded where there are integer dots."""
+
+    precision = "fast"
+    require: ClassVar[tuple[str, ...]] = ("linear", "expert_gemm")
+    capabilities: ClassVar[dict[str, str]] = {"int_dot": PLAIN_DOT}
+    cases: ClassVar[tuple[str, ...]] = (
+        "linear/q8/T=31,*",
+        "linear/q4-32/T=7,N=63,K=192*",
+        "linear/q4-*/identity",
+        "expert_gemm/q4-32/T=33/shared",
+    )
+
+
+class TestSubgroups(OnOpenCl):
+    """Sums of few rows and of norms by subgroups."""
+
+    require: ClassVar[tuple[str, ...]] = ("linear", "rms_norm")
+    capabilities: ClassVar[dict[str, str]] = {"subgroups": ALONE}
+    cases: ClassVar[tuple[str, ...]] = (
+        "linear/q4-32/T=1,*",
+        "rms_norm/G=2,*",
+        "block_memory/H=4,K=16,V=24/preview3[123]",
+    )
+
+
 class TestAGoldenRun(OnOpenCl):
     cases: ClassVar[tuple[str, ...]] = ("model/clover_tiny/decode/short/release/diffusion_t03",)
+
+
+def test_the_prompt_of_the_readme_gets_the_tokens_of_the_cpu(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def tokens(*words: str) -> list[int]:
+        code = main(
+            ["run", "--json", "--precision", "exact", *words, "Sort these numbers: 41, 7, 23."]
+        )
+        assert code == 0
+        end: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return list(end["tokens"])
+
+    expected = tokens("--backend", "cpu")
+    assert expected
+    assert tokens("--backend", "rocm", "--device", f"opencl:{opencl_index()}") == expected
 
 
 @pytest.mark.parametrize("name", ["f32/T=33/spread", "q4-32/T=7/one-expert", "f32/T=0/spread"])

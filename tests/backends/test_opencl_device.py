@@ -1,4 +1,4 @@
-"""The OpenCL device: memory, errors, compiled programs and their cache, one wait a pass."""
+"""The OpenCL device: memory, errors, programs and their cache, progress, one wait a pass."""
 
 from __future__ import annotations
 
@@ -72,7 +72,16 @@ def test_more_memory_than_there_is_gives_all_numbers_and_remedies(device: Any) -
     with pytest.raises(OutOfMemory, match=f"requested {1 << 60} bytes, free") as caught:
         device.alloc(1 << 60, Usage.STATE)
     assert str(device.max_binding_bytes) in caught.value.evidence
-    assert all(word in caught.value.fix for word in ("--context", "--precision fast", "quantize"))
+    remedies = caught.value.fix.split("; ")
+    assert [text.split()[0] for text in remedies] == ["lower", "quantize", "or"]
+    assert "--context" in remedies[0] and "--precision fast" in remedies[0]
+
+
+def test_a_weight_too_large_is_first_told_to_be_quantized(device: Any) -> None:
+    with pytest.raises(OutOfMemory) as caught:
+        device.allocate(1 << 60, "codes of layers.0.mlp.gate")
+    assert caught.value.what.startswith("codes of layers.0.mlp.gate was to get")
+    assert [text.split()[0] for text in caught.value.fix.split("; ")] == ["quantize", "lower", "or"]
 
 
 def test_a_weight_that_does_not_fit_is_named(handle: Any) -> None:
@@ -146,20 +155,63 @@ def test_pieces_of_a_mapped_file_lie_one_behind_the_other(device: Any) -> None:
         assert np.array_equal(got, want), field
 
 
-def test_a_kernel_that_does_not_compile_shows_the_compilers_log(device: Any) -> None:
-    with pytest.raises(CompileError, match="undeclared_name") as caught:
-        device.programs.kernel("kernel void f(global int *a) { a[0] = undeclared_name; }\n", "f")
-    assert caught.value.code == "CRT-3500"
-    assert "kernel f did not compile" in caught.value.what
+def test_a_kernel_that_does_not_compile_is_told_with_op_shape_and_driver(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clover_rt_rocm.opencl import kernel
+
+    monkeypatch.setenv("OCL_ICD_VENDORS", "a folder")
+    text = kernel.text
+    monkeypatch.setattr(kernel, "text", lambda name: text(name) + "undeclared_name x;\n")
+    case = case_of("output_gate/N=64/T=33")
+    with (
+        Bound(device, OPS[case.op], case, Precision.EXACT, case.inputs(0)) as bound,
+        pytest.raises(CompileError) as caught,
+    ):
+        bound.run()
+    assert caught.value.code == "CRT-3540"
+    assert (
+        "kernel output_gate of output_gate [L=0, N=64, T=33, W=1] commit did" in caught.value.what
+    )
+    for word in ("undeclared_name", device.handle.driver_version, "OCL_ICD_VENDORS=a folder"):
+        assert word in caught.value.evidence
+
+
+def test_a_pass_compiles_all_its_programs_first_and_tells_how_many(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyopencl as cl
+
+    told: list[Any] = []
+    launch = cl.enqueue_nd_range_kernel
+    names = ("output_gate/N=64/T=33", "kv_append/commit7", "output_gate/N=64/T=0")
+    cases = [case_of(name) for name in names]
+    bounds = [Bound(device, OPS[c.op], c, Precision.EXACT, c.inputs(0)) for c in cases]
+    step = device.capture([step for bound in bounds for step in bound.steps])
+    monkeypatch.setattr(
+        cl, "enqueue_nd_range_kernel", lambda *given: (told.append("launch"), launch(*given))
+    )
+    device.on_progress = lambda *progress: told.append(progress)
+    compiling = [
+        (0, 2, "compiling output_gate"),
+        (1, 2, "compiling kv_append"),
+        (2, 2, "compiling"),
+    ]
+    step()
+    assert told == [*compiling, *["launch"] * 3]
+    step()
+    assert told == [*compiling, *["launch"] * 6]
+    for bound in bounds:
+        bound.close()
 
 
 def test_a_program_is_compiled_once_and_then_read_from_disk(device: Any, tmp_path: Path) -> None:
     from clover_rt_rocm.opencl.program import Programs
 
     def ask(source: str = GOOD) -> int:
-        programs = Programs(device.context, device.handle, tmp_path / "opencl")
-        programs.kernel(source, "seven")
-        programs.kernel(source, "seven")
+        programs = Programs(device.context, device.handle, folder=tmp_path / "opencl")
+        programs.build(source)
+        programs.build(source)
         return programs.compiled
 
     assert ask() == 1
@@ -172,17 +224,22 @@ def test_a_program_is_compiled_once_and_then_read_from_disk(device: Any, tmp_pat
     assert len(list((tmp_path / "opencl").iterdir())) == 2
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(device: Any, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_done_without_and_told_once(
+    device: Any, tmp_path: Path
+) -> None:
     from clover_rt_rocm.opencl.program import Programs
 
     (tmp_path / "opencl").write_text("a file where the folder would be")
-    programs = Programs(device.context, device.handle, tmp_path / "opencl")
-    programs.kernel(GOOD, "seven")
-    assert programs.compiled == 1
+    programs = Programs(device.context, device.handle, folder=tmp_path / "opencl")
+    with pytest.warns(RuntimeWarning, match="each start compiles them anew") as told:
+        programs.build(GOOD)
+        programs.build(GOOD.replace("7", "8"))
+    assert programs.compiled == 2
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("code", ["OUT_OF_RESOURCES", "DEVICE_NOT_AVAILABLE"])
-def test_a_device_that_is_lost_names_the_last_operation(
+def test_a_device_that_is_lost_is_told_with_what_ran_and_what_makes_it_shorter(
     device: Any, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     import pyopencl as cl
@@ -196,10 +253,28 @@ def test_a_device_that_is_lost_names_the_last_operation(
     def lost(*_: Any, **__: Any) -> Any:
         raise Lost
 
-    device.last = "expert_gemm"
+    monkeypatch.setenv("GPU_DEVICE_ORDINAL", "0")
+    cases = [case_of(name) for name in ("output_gate/N=64/T=33", "kv_append/commit7")]
+    bounds = [Bound(device, OPS[c.op], c, Precision.EXACT, c.inputs(0)) for c in cases]
+    device.capture([bound.steps[0] for bound in bounds])()
     monkeypatch.setattr(cl, "enqueue_copy", lost)
-    with pytest.raises(DeviceLost, match="expert_gemm, then download"):
-        device.download(device.alloc(4, Usage.EDGE), 0, np.empty(1, np.int32))
+    with pytest.raises(DeviceLost) as caught:
+        device.download(bounds[0].buffers["y"], 0, np.empty(1, np.int32))
+    assert caught.value.code == "CRT-3320"
+    for words in (
+        "in download; last operation one of 2 launches from output_gate [L=0, N=64, T=33, W=1] "
+        "commit to kv_append [G=2, K=32, ",
+        " commit, submitted ",
+        " ms before; ",
+        f"driver {device.handle.driver_version.strip()}",
+        "GPU_DEVICE_ORDINAL=0",
+        code,
+    ):
+        assert words in caught.value.evidence
+    assert all(flag in caught.value.fix for flag in ("--profile", "--context", "--block-size"))
+    bounds[0].steps[0]()
+    with pytest.raises(DeviceLost, match=r"last operation output_gate \[L=0, N=64, .* commit, sub"):
+        device.download(bounds[0].buffers["y"], 0, np.empty(1, np.int32))
 
 
 def test_a_pass_waits_for_the_device_once(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ def device(name: str, kind: int = GPU, vendor: int = 0x1002, shared: bool = Fals
         global_mem_size=1 << 34,
         host_unified_memory=shared,
         driver_version="1.0",
+        extensions="cl_khr_fp64",
         platform=SimpleNamespace(name="A platform", version="OpenCL 2.0"),
     )
 
@@ -99,6 +100,11 @@ def test_an_amd_card_is_the_default_and_other_devices_need_their_name(found: Any
     geforce = choose("rocm", probe, "opencl:1")
     assert (geforce.kind, geforce.is_software) == ("discrete", False)
     assert geforce.only_by_name == "it is not an AMD GPU"
+
+
+def test_notes_tell_what_a_device_does_not_announce(found: Any) -> None:
+    (info,) = found(AMD=[device("gfx1201")]).devices
+    assert {info.notes[name] for name in ("int dot", "subgroups", "fp16")} == {"not announced"}
 
 
 def test_a_card_of_its_own_comes_before_a_processors_graphics(found: Any) -> None:

@@ -14,7 +14,7 @@ from clover_rt.spec import Tier
 
 SOURCES = Path(clover_rt_rocm.__file__).parent / "opencl" / "cl"
 # functions that all work-items of a group must reach: their bodies have barriers
-TOGETHER = re.compile(r"\b(barrier|sum_of_items|max_of_items|few_sum|stage_unit|scan_rows)\s*\(")
+TOGETHER = re.compile(r"\b(barrier|sum_of_items|max_of_items|few_\w+|stage_unit|scan_rows)\s*\(")
 
 
 def kernels() -> Iterator[tuple[str, str]]:
@@ -40,3 +40,11 @@ def test_every_primitive_has_a_source_of_its_name() -> None:
 def test_no_source_asks_for_inexact_arithmetic() -> None:
     for path in SOURCES.glob("*.cl"):
         assert not re.search(r"\b(native_\w+|half_\w+|mad)\s*\(", path.read_text()), path.name
+
+
+def test_no_source_uses_what_a_device_may_lack_by_itself() -> None:
+    """Subgroups and integer dots come by the names that are defined where they work."""
+    for path in SOURCES.glob("*.cl"):
+        assert not re.search(r"\b(\w*sub_group\w*|\w*dot_\w*8\w*)\s*\(", path.read_text()), (
+            path.name
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,11 +15,13 @@ from typing import Any, ClassVar
 import pytest
 
 from clover_rt.backend import DeviceInfo, Probe
-from clover_rt.errors import BackendUnavailable, DeviceLost
-from clover_rt.ops import HOT
+from clover_rt.errors import BackendUnavailable, CompileError, DeviceLost, OutOfMemory
+from clover_rt.ops import HOT, OPS
 from clover_rt.plugins import choose
+from clover_rt.spec import DType, Precision
 from clover_rt_conformance import Suite
 from clover_rt_conformance.reference_device import ReferenceDevice
+from clover_rt_cuda import backend as cuda_backend
 from clover_rt_cuda.backend import INTERPRET, INTERPRETER
 from clover_rt_rocm.choice import decide
 from clover_rt_rocm.hip import find, recording
@@ -67,6 +71,58 @@ def test_opencl_is_taken_with_the_reason_where_torch_is_not_there() -> None:
     )
 
 
+NO_CODE = Probe(
+    (card(0, 8, arch="gfx1032"),),
+    "torch 2.9 has code for gfx1032, not for gfx1201 (AMD Radeon AI PRO R9700)",
+    "install another torch",
+)
+
+
+def test_a_larger_card_that_torch_has_no_code_for_is_told_with_the_reason() -> None:
+    small = replace(other(0, 8), name="gfx1032")
+    first, *rest = decided(NO_CODE, Probe((small, other(1, 32))))
+    assert (first.id, first.notes["chosen"]) == (
+        "hip:0",
+        f"the only AMD card that Triton can drive; {NO_CODE.problem}",
+    )
+    why = {d.id: d.only_by_name for d in rest}
+    assert why["opencl:1"] == f"hip:0 comes first; not Triton: {NO_CODE.problem}"
+    # it is the card that Triton drives
+    assert why["opencl:0"] == "hip:0 comes first"
+    assert NO_CODE.problem in choose("rocm", Probe((first, *rest)), "opencl:1").notes["chosen"]
+
+
+def test_a_card_that_only_opencl_sees_is_counted() -> None:
+    first = chosen(Probe((card(),)), Probe((other(0), other(1))))
+    assert first.notes["chosen"] == "the only AMD card that Triton can drive"
+
+
+def test_where_nothing_is_taken_the_error_has_both_engines_problems_and_fixes() -> None:
+    hip = Probe(problem="torch finds no usable card", fix="look at the driver")
+    pocl = DeviceInfo("opencl:0", "a processor", "cpu", is_software=True)
+    with pytest.raises(BackendUnavailable) as caught:
+        chosen(hip, Probe((pocl,)))
+    told = caught.value.evidence
+    assert "Triton: torch finds no usable card: look at the driver" in told
+    assert "OpenCL: none of its devices is an AMD GPU: install your card's OpenCL driver" in told
+
+
+def test_opencls_problem_is_told_beside_triton_devices_that_are_not_taken() -> None:
+    with pytest.raises(BackendUnavailable) as caught:
+        chosen(Probe((INTERPRETER,), "torch is built without ROCm", "install it"), NO_OPENCL)
+    assert "Triton: torch is built without ROCm: install it" in caught.value.evidence
+    assert "OpenCL: no OpenCL platform: install" in caught.value.evidence
+
+
+def test_what_is_known_of_recording_is_told_of_a_card_that_is_named_too() -> None:
+    graphics = card(0, 64, "integrated", chosen="passes are not recorded: signal 11")
+    named = choose("rocm", Probe(decided(Probe((graphics,)))), "hip:0")
+    assert named.notes["chosen"].endswith(
+        "part of a processor; OpenCL: no OpenCL platform: "
+        "install; passes are not recorded: signal 11"
+    )
+
+
 def test_the_card_with_the_most_memory_is_taken() -> None:
     first = chosen(Probe((card(0, 8), card(1, 32), card(2, 16))))
     assert (first.id, first.notes["chosen"]) == ("hip:1", "the AMD card with the most memory")
@@ -84,11 +140,15 @@ def test_a_processors_graphics_alone_is_refused_with_how_to_ask() -> None:
     assert caught.value.fix == "name one to use it: --device hip:0"
 
 
-def test_a_card_that_a_variable_may_hide_is_not_taken_through_opencl() -> None:
-    with pytest.raises(BackendUnavailable, match="HIP_VISIBLE_DEVICES=1 is set"):
-        chosen(NO_TORCH, Probe((other(),)), HIP_VISIBLE_DEVICES="1")
+@pytest.mark.parametrize(
+    "name",
+    ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"],
+)
+def test_a_card_that_a_variable_may_hide_is_not_taken_through_opencl(name: str) -> None:
+    with pytest.raises(BackendUnavailable, match=f"{name}=-1 is set"):
+        chosen(NO_TORCH, Probe((other(),)), **{name: "-1"})
     # torch heeds it, so that what torch shows may be taken
-    assert chosen(Probe((card(),)), Probe((other(),)), HIP_VISIBLE_DEVICES="1").id == "hip:0"
+    assert chosen(Probe((card(),)), Probe((other(),)), **{name: "-1"}).id == "hip:0"
 
 
 def test_an_override_that_contradicts_the_card_leaves_it_to_its_name() -> None:
@@ -185,7 +245,7 @@ def torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     def install(archs: list[str], *cards: Any) -> None:
         monkeypatch.setitem(sys.modules, "torch", FakeTorch(archs, *cards))
-        monkeypatch.setattr(find, "find_spec", lambda name: name)
+        monkeypatch.setattr(find, "lacking", lambda: "")
         monkeypatch.setattr(find, "built_for", lambda: "7.0.2")
 
     return install
@@ -203,8 +263,46 @@ def test_a_card_that_torch_has_no_code_for_is_left_out_with_the_reason(torch: An
     torch(["gfx1100"], properties("gfx1151"))
     probe = find.probe()
     assert probe.devices == ()
-    assert probe.problem == "torch 2.9.0+rocm7.0 has code for gfx1100, not for gfx1151"
-    assert "gfx1151" in probe.fix
+    assert probe.problem == "torch 2.9.0+rocm7.0 has code for gfx1100, not for gfx1151 (Radeon)"
+    assert "get_arch_list" in probe.fix and "pip install --upgrade torch --index-url" in probe.fix
+
+
+def test_a_torch_that_does_not_tell_its_architectures_is_believed(torch: Any) -> None:
+    torch([], properties("gfx1151"))
+    assert [d.notes["arch"] for d in find.probe().devices] == ["gfx1151"]
+
+
+def test_a_driver_that_raises_is_a_problem_and_no_error(torch: Any) -> None:
+    torch(["gfx1100"], SimpleNamespace(name="a card without an architecture"))
+    probe = find.probe()
+    assert "cannot ask for cards: AttributeError" in probe.problem
+    assert "clover-rt doctor" in probe.fix
+
+
+def test_a_torch_that_cannot_be_loaded_is_told_as_such_with_a_command(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch(["gfx1100"])
+    monkeypatch.setitem(sys.modules, "torch", None)
+    probe = find.probe()
+    assert probe.problem.startswith("torch cannot be imported: ModuleNotFoundError")
+    assert "pip install --force-reinstall torch --index-url" in probe.fix
+
+
+def test_a_triton_that_cannot_be_loaded_is_told_as_such_when_a_card_is_opened() -> None:
+    script = (
+        "import sys; sys.modules['triton'] = None\n"
+        "from clover_rt.errors import BackendUnavailable\n"
+        "from clover_rt.backend import DeviceInfo\n"
+        "from clover_rt_rocm.backend import RocmBackend\n"
+        "try: RocmBackend().open(DeviceInfo('hip:0', 'a card'))\n"
+        "except BackendUnavailable as error: print(error.code, error.fix)\n"
+    )
+    environ = {k: v for k, v in os.environ.items() if k not in ENVIRONMENT}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("CRT-3522 ") and "whl/rocm" in done.stdout
 
 
 def test_a_torch_without_a_card_points_to_doctor(torch: Any) -> None:
@@ -214,8 +312,15 @@ def test_a_torch_without_a_card_points_to_doctor(torch: Any) -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "find_spec", lambda name: None)
+    monkeypatch.setattr(cuda_backend, "find_spec", lambda name: None)
     assert find.probe().problem == "torch and triton cannot be imported"
+    assert "pip install --upgrade torch --index-url" in find.probe().fix
+
+
+def test_a_triton_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_backend, "triton_version", lambda: "3.3.1+rocm6.4")
+    assert find.probe().problem.startswith("triton 3.3.1+rocm6.4 is too old")
+    assert "pip install --upgrade torch --index-url" in find.probe().fix
 
 
 def test_a_torch_of_another_kind_is_not_imported() -> None:
@@ -228,20 +333,45 @@ def test_a_torch_of_another_kind_is_not_imported() -> None:
     assert done.stdout.decode().strip() == "torch is built without ROCm False"
 
 
+def silent(done: int, total: int, what: str) -> None:
+    """Hear of progress, and do nothing."""
+
+
 class FakeTrial:
-    """Counts its calls, and sees what is kept while it runs."""
+    """Counts its calls, and sees what is kept while it runs; an answer that is an error is raised.
 
-    def __init__(self, folder: Path, answer: str = "") -> None:
+    left  the file that is kept while it runs, as a process that is killed leaves it
+    """
+
+    def __init__(self, folder: Path, answer: str | BaseException = "") -> None:
         self.folder, self.answer, self.calls = folder, answer, 0
-        self.seen = ""
+        self.seen, self.left = "", b""
 
-    def __call__(self, info: DeviceInfo) -> str:
+    def __call__(self, info: DeviceInfo, tell: Any) -> str:
         self.calls += 1
         self.seen = recording.told(info, self.folder)
+        kept = [path.read_bytes() for path in self.folder.glob("*.json")]
+        (self.left,) = [data for data in kept if b'"started"' in data]
+        if isinstance(self.answer, BaseException):
+            raise self.answer
         return self.answer
 
     def asked(self, info: DeviceInfo) -> bool:
-        return recording.is_safe(info, self, self.folder)
+        return recording.is_safe(info, silent, self, self.folder)
+
+
+def left_behind(folder: Path, **changes: str) -> None:
+    """Leave in a folder what a process that is killed in a trial leaves, with changes."""
+    trial = FakeTrial(folder)
+    trial.asked(card())
+    (kept,) = folder.glob("*.json")
+    kept.write_text(json.dumps({**json.loads(trial.left), **changes}))
+
+
+def ended() -> str:
+    """Return how a trial names a process that has ended: its number, and when it started."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        return recording._process(process.pid)
 
 
 def test_recording_is_off_until_the_trial_passes_and_is_tried_once(tmp_path: Path) -> None:
@@ -249,27 +379,95 @@ def test_recording_is_off_until_the_trial_passes_and_is_tried_once(tmp_path: Pat
     assert recording.told(card(), tmp_path) == ""
     assert trial.asked(card()) and trial.asked(card())
     assert trial.calls == 1
-    # a trial that never came back would have left this
-    assert trial.seen == "passes are not recorded: an earlier trial did not end"
+    assert trial.seen == "passes are not recorded: another process tries it now"
     assert recording.told(card(), tmp_path) == "passes are recorded as graphs"
 
 
-def test_a_trial_that_fails_leaves_recording_off_with_the_reason(tmp_path: Path) -> None:
+def test_a_trial_that_fails_leaves_recording_off_with_the_reason_and_how_to_try_again(
+    tmp_path: Path,
+) -> None:
     trial = FakeTrial(tmp_path, "the trial ended by signal 11: nothing")
     assert not trial.asked(card()) and not trial.asked(card())
     assert trial.calls == 1
-    assert "signal 11" in recording.told(card(), tmp_path)
+    told = recording.told(card(), tmp_path)
+    assert "signal 11" in told and f"to try again, remove {tmp_path}" in told
 
 
-def test_a_trial_that_did_not_come_back_is_not_started_again(tmp_path: Path) -> None:
-    def lost(info: DeviceInfo) -> str:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        recording.is_safe(card(), lost, tmp_path)
+def test_a_trial_that_ends_with_the_machine_is_not_started_again(tmp_path: Path) -> None:
+    left_behind(tmp_path, boot="of an earlier start", process=ended())
     again = FakeTrial(tmp_path)
     assert not again.asked(card())
     assert again.calls == 0
+    told = recording.told(card(), tmp_path)
+    assert "may have hung" in told and f"remove {tmp_path}" in told
+
+
+def test_a_trial_whose_process_was_killed_is_started_again(tmp_path: Path) -> None:
+    left_behind(tmp_path, process=ended())
+    told = recording.told(card(), tmp_path)
+    assert told == (
+        "passes are not recorded: an earlier trial was stopped (the next run tries again)"
+    )
+    again = FakeTrial(tmp_path)
+    assert again.asked(card())
+    assert again.calls == 1
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_program_that_is_ended_in_a_trial_tries_again(tmp_path: Path, name: str) -> None:
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from clover_rt.backend import DeviceInfo\n"
+        "from clover_rt_rocm.hip import recording\n"
+        "def trial(info, tell):\n"
+        "    print('started', flush=True)\n"
+        "    time.sleep(600)\n"
+        f"info = DeviceInfo('hip:0', 'Radeon 32', notes={dict(card().notes)})\n"
+        "recording.is_safe(info, print, trial, Path(sys.argv[1]))\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        assert "another process" in recording.told(card(), tmp_path)
+        process.send_signal(getattr(signal, name))
+    assert "an earlier trial was stopped" in recording.told(card(), tmp_path)
+    assert FakeTrial(tmp_path).asked(card())
+
+
+def test_a_trial_that_another_process_makes_is_left_to_it(tmp_path: Path) -> None:
+    left_behind(tmp_path)
+    second = FakeTrial(tmp_path)
+    assert not second.asked(card())
+    assert second.calls == 0
+    assert "another process" in recording.told(card(), tmp_path)
+
+
+def test_a_process_that_got_the_number_of_a_killed_one_does_not_pass_for_it(
+    tmp_path: Path,
+) -> None:
+    left_behind(tmp_path, process=f"{os.getpid()} 0")
+    assert FakeTrial(tmp_path).asked(card())
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [KeyboardInterrupt(), SystemExit(143), recording.NotTried("it cannot be started")],
+    ids=["ctrl-c", "signal", "not tried"],
+)
+def test_a_trial_that_is_stopped_is_made_by_the_next_run(
+    tmp_path: Path, stop: BaseException
+) -> None:
+    trial = FakeTrial(tmp_path, stop)
+    if isinstance(stop, recording.NotTried):
+        assert not trial.asked(card())
+    else:
+        with pytest.raises(type(stop)):
+            trial.asked(card())
+    assert "the next run tries again" in recording.told(card(), tmp_path)
+    again = FakeTrial(tmp_path)
+    assert again.asked(card())
+    assert again.calls == 1
 
 
 @pytest.mark.parametrize("notes", [{"arch": "gfx1100"}, {"hip": "7.1"}], ids=["arch", "version"])
@@ -291,28 +489,87 @@ def test_where_nothing_can_be_kept_nothing_is_tried(tmp_path: Path) -> None:
     assert trial.calls == 0
 
 
+@pytest.fixture
+def trial_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return trial_of(code): make a trial run this instead, in a process of its own."""
+    real = subprocess.Popen
+
+    def use(code: str) -> None:
+        def start(command: list[str], **options: Any) -> Any:
+            assert command[1:] == ["-m", "clover_rt_rocm.hip.trial", "hip:0"]
+            return real([sys.executable, "-c", code], **options)
+
+        monkeypatch.setattr(recording.subprocess, "Popen", start)
+
+    return use
+
+
+def kill(name: str) -> str:
+    return f"import os, signal; os.kill(os.getpid(), signal.{name})"
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [
         ("", ""),
         ("import sys; sys.exit('one differs')", "exit code 1: one differs"),
-        ("import os; os.kill(os.getpid(), 9)", "signal 9: it said nothing"),
+        (kill("SIGSEGV"), "signal 11: it said nothing"),
+        (kill("SIGKILL"), "signal 9: it said nothing"),
     ],
-    ids=["passed", "wrong", "crash"],
+    ids=["passed", "wrong", "crash", "killed"],
 )
-def test_the_ends_of_a_trial_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, code: str, says: str
-) -> None:
-    real = subprocess.run
-
-    def run(command: list[str], **options: Any) -> Any:
-        assert command[1:] == ["-m", "clover_rt_rocm.hip.trial", "hip:0"]
-        return real([sys.executable, "-c", code], **options)
-
-    monkeypatch.setattr(recording.subprocess, "run", run)
-    found = recording.child(card())
+def test_the_ends_of_a_trial_are_told_apart(trial_of: Any, code: str, says: str) -> None:
+    trial_of(code)
+    found = recording.child(card(), silent)
     assert says in found
     assert bool(found) is bool(says)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (kill("SIGTERM"), "stopped by SIGTERM"),
+        (kill("SIGINT"), "stopped by SIGINT"),
+        ("import sys; print('12 bytes are free', file=sys.stderr); sys.exit(75)", "12 bytes"),
+    ],
+    ids=["terminated", "ctrl-c", "no memory"],
+)
+def test_what_says_nothing_of_the_card_is_no_outcome(trial_of: Any, code: str, says: str) -> None:
+    trial_of(code)
+    with pytest.raises(recording.NotTried, match=says):
+        recording.child(card(), silent)
+
+
+def test_a_trial_that_hangs_is_ended_and_its_outcome_kept(
+    trial_of: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trial_of("import time; time.sleep(600)")
+    monkeypatch.setattr(recording, "TRIAL_S", 1)
+    assert not recording.is_safe(card(), silent, folder=tmp_path)
+    assert "did not end in 1 s (to try again" in recording.told(card(), tmp_path)
+
+
+def test_progress_is_told_before_a_trial_starts_and_at_its_end(trial_of: Any) -> None:
+    trial_of("")
+    told: list[tuple[int, int, str]] = []
+    recording.child(card(), lambda *progress: told.append(progress))
+    (first, last) = told[0], told[-1]
+    assert first[0] == 0 and last[0] == last[1] == recording.TRIAL_S
+    assert "trial of recorded passes" in first[2]
+
+
+def test_a_card_without_memory_for_a_trial_ends_it_as_not_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from clover_rt_rocm.hip import device, trial
+
+    def full(info: DeviceInfo, records: bool) -> Any:
+        raise OutOfMemory("a scratch buffer needs 64 bytes", "free 0 of 8 bytes", "end others")
+
+    monkeypatch.setattr(device, "HipDevice", full)
+    monkeypatch.setattr(trial.find, "cards", lambda: Probe((card(),)))
+    assert trial.main(["hip:0"]) == recording.NO_MEMORY
+    assert "free 0 of 8 bytes" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -330,9 +587,21 @@ def hip_device(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_card_records_only_where_that_is_safe(
     hip_device: Any, monkeypatch: pytest.MonkeyPatch, is_safe: bool
 ) -> None:
-    monkeypatch.setattr(recording, "is_safe", lambda info: is_safe)
+    told: list[Any] = []
+    asked: list[str] = []
+
+    def answer(info: DeviceInfo, tell: Any) -> bool:
+        asked.append(info.id)
+        tell(0, 1, "trying")
+        return is_safe
+
+    monkeypatch.setattr(recording, "is_safe", answer)
     made = hip_device(card(1))
-    assert made.has_graphs is is_safe
+    # to open a card tries nothing: who is to be told of progress is known later
+    assert asked == []
+    made.on_progress = lambda *progress: told.append(progress)
+    assert made.has_graphs is is_safe and made.has_graphs is is_safe
+    assert asked == ["hip:1"] and told == [(0, 1, "trying")]
     # torch names both vendors' cards alike
     assert str(made.torch) == "cuda:1"
     assert made.driver == "hip 7.0"
@@ -346,12 +615,38 @@ def test_a_lost_card_is_told_with_the_overrides_that_are_set(
 
     monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION", "11.0.0")
     made = hip_device(card(), records=False)
-    made.memory = lambda: None
     with pytest.raises(DeviceLost) as caught, Guard(made, "download"):
         raise RuntimeError("HIP error: an illegal memory access was encountered")
     assert "HSA_OVERRIDE_GFX_VERSION=11.0.0" in caught.value.evidence
     assert "arch gfx1201" in caught.value.evidence
     assert "HIP_LAUNCH_BLOCKING=1" in caught.value.fix
+
+
+def test_a_kernel_that_does_not_compile_names_the_other_engine_and_backends(
+    hip_device: Any,
+) -> None:
+    from clover_rt_cuda.guard import Guard
+
+    made = hip_device(card(), records=False)
+    with pytest.raises(CompileError) as caught, Guard(made, "compile", compiles=True):
+        raise RuntimeError("PassManager::run failed")
+    for way in ("--device opencl:N", "--backend vulkan", "--backend cpu"):
+        assert way in caught.value.fix
+
+
+def test_a_card_that_is_lost_as_it_is_opened_is_told_with_overrides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from clover_rt_cuda import device as cuda
+    from clover_rt_rocm.hip.device import HipDevice
+
+    def lost(place: Any) -> Any:
+        raise RuntimeError("HIP error: unspecified launch failure")
+
+    monkeypatch.setattr(cuda, "Card", lost)
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION", "11.0.0")
+    with pytest.raises(DeviceLost, match="HSA_OVERRIDE_GFX_VERSION=11.0.0"):
+        HipDevice(card())
 
 
 class Interpreted(Suite):
@@ -412,3 +707,21 @@ def test_the_trial_compares_what_is_replayed_with_single_launches(kind: Any, say
     found = differs(kind())
     assert says in found
     assert bool(found) is bool(says)
+
+
+def test_the_trial_records_a_layer_whose_products_and_cache_are_bfloat16() -> None:
+    import triton.language as tl
+
+    from clover_rt_cuda.ahead import Recorder, programs
+    from clover_rt_rocm.hip.trial import TRIED, Bound
+
+    fast = {op for op, precision in TRIED if precision is Precision.FAST}
+    assert fast == {"attention", "moe"}
+    for op in fast:
+        spec = OPS[op]
+        case = max(spec.cases(), key=lambda c: c.axes["T"] * c.table.has_preview)
+        bound = Bound(Recorder(), spec, case, Precision.FAST)
+        constants = [v for launch in programs([bound.step]) for v in launch.meta.values()]
+        assert tl.bfloat16 in constants
+        caches = [bound.sig.dtype(o.name) for o in spec.operands if o.dtype is DType.KV]
+        assert all(str(dtype) == "bfloat16" for dtype in caches)

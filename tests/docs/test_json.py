@@ -6,11 +6,13 @@ import contextlib
 import io
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from clover_rt.api import loading
+from clover_rt.api.first_run import FirstRun
 from clover_rt.cli import main
 from clover_rt.cli.events import SCHEMA
 from clover_rt.ops import OPS
@@ -71,7 +73,12 @@ def test_each_line_has_the_documented_fields_and_no_other(runs, name):
 
 def test_every_documented_event_was_seen(runs):
     seen = {line["event"] for lines in runs.values() for line in lines}
-    assert seen == set(FIELDS) - {"stats", "placement", "host_ops", "passes", "example"}
+    inside = {"stats", "first_run", "placement", "host_ops", "passes", "example"}
+    assert seen == set(FIELDS) - inside
+
+
+def test_a_first_run_has_the_documented_fields():
+    assert {field.name for field in fields(FirstRun)} == FIELDS["first_run"]
 
 
 def test_an_example_has_the_documented_fields(capsys):

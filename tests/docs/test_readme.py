@@ -131,6 +131,29 @@ def test_every_environment_variable_is_in_the_readme():
     assert [v for v in sorted(variables) if f"`{v}" not in README] == []
 
 
+@pytest.mark.parametrize("name", [n for n in PAGES if n.startswith(("README", "docs/install-"))])
+def test_a_page_installs_from_the_checkout_with_extras_that_there_are(name):
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    installs = re.findall(r"pip install [^\n`]+", PAGES[name])
+    # nothing is published: an index has no package of this name, or somebody else's
+    assert not [line for line in installs if "clover-rt" in line]
+    extras = re.findall(r"\.\[(\w+)\]", PAGES[name])
+    assert set(extras) <= set(project["optional-dependencies"])
+    assert extras or name == "docs/install-windows.md"
+
+
+def test_the_extra_for_a_radeon_brings_what_its_page_says():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert [need.split(">")[0] for need in extras["rocm"]] == ["pyopencl"]
+    assert extras["opencl"] == extras["rocm"]
+    assert "brings `pyopencl`, and no more" in PAGES["docs/install-radeon.md"]
+
+
 def test_what_builds_without_isolation_is_in_the_test_extra():
     import tomllib
 

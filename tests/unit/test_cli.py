@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import clover_rt.api as api
+from clover_rt import bench
 from clover_rt.api import EndEvent, PrefillEvent, TextEvent, TokensEvent
 from clover_rt.backend import DeviceInfo
 from clover_rt.cli import COMMANDS, main
@@ -85,6 +86,7 @@ class Model:
         )
         self.events = events
         self.notes = ()
+        self.binding = lambda on_progress: on_progress(1, 1, "a node")
         self.counted = {}
         self.loaded = self.asked = self.response = None
         self.closed = False
@@ -99,8 +101,12 @@ class Model:
         self.asked = {"prompt": prompt} | options
         return "the order"
 
-    def bind(self, on_progress, **options):
-        on_progress(1, 1, "a node")
+    def bind(self, on_progress, on_note, **options):
+        for note in self.notes:
+            if on_note is not None:
+                on_note(note)
+        self.on_progress = on_progress
+        self.binding(on_progress)
         self.loaded |= options
         return self
 
@@ -289,6 +295,34 @@ def test_a_second_interrupt_does_not_wait_for_the_end(model, capsys):
     assert main(["run", "Hi"]) == 130
     assert model.response.closed
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("quiet", [[], ["-q"]], ids=["told", "quiet"])
+def test_a_signal_while_kernels_compile_does_not_wait_for_the_pass(
+    model, capsys, number, code, quiet
+):
+    def compiling():
+        model.on_progress(0, 9, "compiling a kernel")
+        os.kill(os.getpid(), number)
+        pytest.fail("the pass went on")
+
+    model.events = [compiling, end("cancelled")]
+    assert main(["run", "Hi", *quiet]) == code
+    assert model.response.closed and model.closed
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_signal_after_the_kernels_are_compiled_waits_for_the_pass(model, capsys):
+    def ran():
+        model.on_progress(0, 1, "compiling a kernel")
+        model.on_progress(1, 1, "compiling")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    model.events = [ran, end("cancelled")]
+    assert main(["run", "Hi"]) == 130
+    assert model.response.cancelled
+    assert capsys.readouterr().err == f"{TOLD}\ncancelled · {SUMMARY}\n"
 
 
 def test_an_interrupt_of_the_load_exits_130(model, monkeypatch, capsys):
@@ -593,12 +627,49 @@ def test_backends_tells_engine_and_choice_of_a_device(monkeypatch, capsys):
     )
 
 
-def test_run_tells_the_device_and_its_first_run_unless_it_is_quiet(model, capsys):
-    model.notes = ("rocm on hip:0: A card, engine triton; the only AMD card",)
+def test_run_tells_the_device_and_its_first_run_as_they_come_unless_it_is_quiet(model, capsys):
+    note = "rocm on hip:0: A card, engine triton; the only AMD card"
+    model.notes = (note,)
+    seen = []
+    model.binding = lambda on_progress: seen.append(capsys.readouterr().err)
     assert main(["run", "Hi"]) == 0
-    assert capsys.readouterr().err == f"{model.notes[0]}\n{TOLD}\n{SUMMARY}\n"
+    assert seen == [f"{note}\n"]
+    assert capsys.readouterr().err == f"{TOLD}\n{SUMMARY}\n"
     assert main(["run", "Hi", "-q"]) == 0
-    assert capsys.readouterr().err == ""
+    assert (seen[1], capsys.readouterr().err) == ("", "")
+
+
+def test_backends_why_tells_the_facts_of_each_device(monkeypatch, capsys):
+    notes = {"engine": "triton", "arch": "gfx1201", "driver": "6.14", "chosen": "the only AMD card"}
+    devices = (
+        DeviceInfo("hip:0", "A", "discrete", 34_208_743_424, notes=notes),
+        DeviceInfo("opencl:1", "B", is_software=True, notes={"platform": "PoCL"}),
+    )
+    row = Status("rocm", "rocm", "0.1.0", "1.1", "usable", "", devices=devices)
+    monkeypatch.setattr(api, "survey", lambda: [row])
+    assert main(["backends", "--why", "rocm"]) == 0
+    assert capsys.readouterr().out == (
+        "backend: rocm\nstatus: usable\nplugin: rocm\nversion: 0.1.0\napi: 1.1\n"
+        "device hip:0: A (engine triton; the only AMD card)\n"
+        "  kind: discrete\n"
+        "  memory: 34.2 GB\n"
+        "  arch: gfx1201\n"
+        "  driver: 6.14\n"
+        "device opencl:1: B (software: only by --device)\n"
+        "  kind: cpu\n"
+        "  platform: PoCL\n"
+    )
+
+
+def test_bench_tells_the_device_before_it_measures(monkeypatch, capsys):
+    def report(setting, on_progress, on_note):
+        on_note("card on card:0: A card")
+        on_progress(0, 9, "compiling a kernel")
+        raise BackendUnavailable("what", "evidence", "remedy", "CRT-3002")
+
+    monkeypatch.setattr(bench, "report", report)
+    assert main(["bench"]) == 3
+    assert capsys.readouterr().err.startswith("card on card:0: A card\nCRT-3002")
 
 
 def test_backends_why_shows_the_trace(installed, capsys):

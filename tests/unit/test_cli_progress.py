@@ -70,6 +70,55 @@ def test_each_phase_is_timed_on_its_own(clock):
     assert stream.getvalue() == "reading the prompt: 96 of 128\n"
 
 
+def test_each_kind_of_long_work_has_its_name(clock):
+    stream = io.StringIO()
+    progress = Progress(stream, clock=clock)
+    for what in ("comparing layers.0.gdn", "compiling a kernel", "layers.0.moe"):
+        for done in (0, 1):
+            progress.load(done, 9, what)
+            clock.now += 2
+    assert stream.getvalue().splitlines() == [
+        "comparing with the cpu: 1 of 9",
+        "compiling: 1 of 9",
+        "loading: 1 of 9",
+    ]
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["pipe", "terminal"])
+def test_kernels_that_are_compiled_one_by_one_do_not_hide_what_they_are_part_of(clock, stream):
+    progress = Progress(stream, clock=clock)
+    for done in range(9):
+        progress.load(done, 9, "comparing layers.0.gdn")
+        progress.load(0, 1, "compiling a kernel")
+        clock.now += 1
+        progress.load(1, 1, "compiling")
+    told = stream.getvalue()
+    assert "compiling" not in told
+    if stream.isatty():
+        # one bar, drawn once for each step from the first that is late
+        assert told.count("comparing with the cpu") == 9
+    else:
+        lines = [f"comparing with the cpu: {n} of 9" for n in (2, 4, 6, 8)]
+        assert told.splitlines() == lines
+
+
+def test_it_knows_whether_kernels_are_being_compiled(clock):
+    for progress in (Progress(io.StringIO(), clock=clock), Progress(Terminal(), True, clock)):
+        told = []
+        for done, what in (
+            (0, "layers.0.moe"),
+            (0, "compiling a"),
+            (1, "compiling b"),
+            (2, "compiling"),
+        ):
+            progress.load(done, 2, what)
+            told.append(progress.is_compiling)
+        assert told == [False, True, True, False]
+        progress.load(0, 2, "compiling a")
+        progress.stop()
+        assert not progress.is_compiling
+
+
 def test_quiet_shows_nothing(clock):
     stream = Terminal()
     run(Progress(stream, quiet=True, clock=clock), clock, 100.0)

@@ -18,6 +18,7 @@ from clover_rt.doctor.kernels import check, check_op, copy_problem
 from clover_rt.doctor.overrides import gfx_of, visible
 from clover_rt.doctor.report import PROBES
 from clover_rt.ops import OPS
+from clover_rt.spec import Precision
 from tests.toy import ToyDevice
 from tests.unit.doctor_machines import CPU, KERNELS, MODEL, Machine, amd, nvidia
 
@@ -261,6 +262,39 @@ def test_a_kernel_that_is_wrong_in_one_number_is_caught():
 
     kernel.bind = bind
     assert check_op(device, OPS["linear"])["wrong"]
+
+
+@pytest.mark.parametrize("op", ["linear", "expert_gemm"])
+def test_products_that_are_wrong_in_fast_alone_are_caught(op):
+    device = ToyDevice("toy", [op])
+    kernel = device.kernels[op]
+    right = kernel.bind
+
+    def bind(sig, operands, prepared, scratch):
+        step = right(sig, operands, prepared, scratch)
+
+        def spoiled():
+            step()
+            operands["y"].buffer._bytes.view("<f4")[0] += 1
+
+        return spoiled if sig.precision is Precision.FAST else step
+
+    kernel.bind = bind
+    row = check_op(device, OPS[op])
+    assert row["right"] > 0 and row["precisions"] == ["exact", "fast"]
+    assert row["wrong"] and all(" in fast: " in told for told in row["wrong"])
+
+
+def test_products_that_a_device_does_not_offer_in_fast_are_refused_and_not_wrong():
+    is_exact = {Precision.EXACT: "", Precision.FAST: "no matrix units"}
+    device = ToyDevice("toy", ["linear"], refuse=lambda sig: is_exact[sig.precision])
+    row = check_op(device, OPS["linear"])
+    assert row["right"] == len(row["refused"]) > 0 and not row["wrong"]
+    assert all(told.endswith(" in fast: no matrix units") for told in row["refused"])
+
+
+def test_what_is_no_product_is_run_in_exact():
+    assert check_op(ToyDevice("toy", ["rope"]), OPS["rope"])["precisions"] == ["exact"]
 
 
 def test_a_kernel_that_raises_is_told_as_wrong():

@@ -10,11 +10,11 @@ import pytest
 
 from clover_rt import builtin
 from clover_rt.api import first_run, load, loading, open_model
-from clover_rt.api.first_run import LIMITS, near_ties, some_layers, some_rows
+from clover_rt.api.first_run import LIMITS, FirstRun, near_ties, some_layers, some_rows
 from clover_rt.api.remembered import Remembered
 from clover_rt.backend import DeviceInfo
 from clover_rt.errors import BackendUnavailable
-from clover_rt.plugins import open_device
+from clover_rt.plugins import Status, open_device
 from clover_rt.spec import Format, HostWeight, Numerics, Weight
 from clover_rt.weights import Checkpoint, load_weights
 from clover_rt_conformance.reference_device import ReferenceDevice
@@ -22,6 +22,11 @@ from tests.golden import checkpoint
 from tests.meta.wrong_device import fault
 
 INFO = DeviceInfo("card:0", "A card", "discrete", notes={"driver": "1.0", "chosen": "by default"})
+CHOSEN = "card on card:0: A card; by default"
+STARTED = (
+    "first run of this model on A card: comparing two of its layers with the cpu, which compiles "
+    "their kernels"
+)
 
 
 @pytest.fixture
@@ -61,13 +66,31 @@ def agreeing(card, monkeypatch):
     return card
 
 
-def checked(path=None, **options):
-    """Return what the first run says of a checkpoint; its model is not loaded."""
-    opened = open_model(path, backend="card", context=64, **options)
+@pytest.fixture
+def others(monkeypatch):
+    """Return a list: the devices of each backend that a survey of this machine finds."""
+    found = {}
+
+    def surveyed(environ=None):
+        rows = found.items()
+        return [Status(n, n, "1", "1.3", "usable", "", devices=tuple(d)) for n, d in rows]
+
+    monkeypatch.setattr(first_run, "survey", surveyed)
+    return found
+
+
+def checked(path=None, **told):
+    """Return what the first run of a checkpoint came to; its model is not loaded."""
+    opened = open_model(path, backend="card", context=64)
     try:
-        return first_run.check(opened)
+        return first_run.check(opened, **told)
     finally:
         opened.close()
+
+
+def is_new(path=None):
+    """Is a device checked now? It passes, be it now or before."""
+    return checked(path).result == "passed"
 
 
 def shifted(op, result):
@@ -83,17 +106,68 @@ def shifted(op, result):
 
 def test_a_right_device_passes_and_is_not_checked_again(card, cache):
     card(ReferenceDevice)
-    said = checked()
-    assert said.startswith("first run of this model on A card: two layers agree with the cpu")
+    found = checked()
+    # 2 mixers and 2 mixtures of experts in 2 commits, and the mixers in a preview
+    assert (found.result, found.comparisons) == ("passed", 10)
+    assert 0 <= found.deviation <= found.limit == LIMITS[Numerics.F32]
     # the device of the load, and one of its own for the check
     assert card.opened == 2
-    assert checked() == ""
+    assert checked() == replace(found, result="remembered")
     assert card.opened == 3
     (kept,) = cache.iterdir()
     told = json.loads(kept.read_text())
-    # 2 mixers and 2 mixtures of experts in 2 commits, and the mixers in a preview
     assert len(told["deviations"]) == 10
     assert told["key"]["driver"] == {"driver": "1.0"}
+
+
+def test_a_first_run_says_what_it_does_before_it_does_it(card):
+    """The order of lines, of steps of the device, and of what is told of them."""
+    seen = []
+
+    class Slow(ReferenceDevice):
+        """Takes long to make a kernel, and says so."""
+
+        def capture(self, steps):
+            self.on_progress(0, 1, "compiling a kernel")
+            seen.append("compiled")
+            return super().capture(steps)
+
+    card(Slow)
+    progress = []
+
+    def on_progress(done, total, what):
+        progress.append((done, total, what))
+        if what == "compiling a kernel":
+            seen.append(what)
+
+    checked(on_progress=on_progress, on_note=seen.append)
+    assert seen[0] == STARTED
+    assert seen[1:-1] == ["compiling a kernel", "compiled"] * 3
+    assert seen[-1].startswith("two layers agree with the cpu; the largest deviation is ")
+    steps = [(done, total) for done, total, what in progress if what.startswith("comparing")]
+    total = steps[0][1]
+    # every step of three passes, told before it runs, and the end
+    assert total > 3 * 2 and steps == [(i, total) for i in range(total + 1)]
+    prepared = [what for _, _, what in progress if what.startswith("layers.")]
+    assert prepared[0].startswith("layers.0.") and prepared[-1].startswith("layers.1.")
+
+
+def test_what_passed_before_is_told_in_no_line(agreeing):
+    agreeing(ReferenceDevice)
+    checked()
+    notes = []
+    assert checked(on_note=notes.append) == FirstRun("remembered", 1, 1e-6, 1e-4)
+    assert notes == []
+
+
+def test_a_kept_result_without_its_numbers_counts_as_none(agreeing, cache):
+    agreeing(ReferenceDevice)
+    assert is_new()
+    (kept,) = cache.iterdir()
+    told = json.loads(kept.read_text())
+    del told["largest"]
+    kept.write_text(json.dumps(told))
+    assert is_new() and not is_new()
 
 
 @pytest.mark.parametrize(
@@ -117,8 +191,33 @@ def test_a_device_that_is_wrong_in_one_layer_is_refused_with_the_numbers(
     other = "gdn" if told == "attention" else "attention"
     assert f", {other}," not in evidence and ", moe," not in evidence
     assert "conformance --backend card --device card:0" in caught.value.fix
+    assert caught.value.fix.startswith("use --backend cpu; ")
     # it is refused again: nothing of it is remembered
     assert not cache.exists()
+
+
+def test_a_refusal_names_what_else_drives_the_same_card(card, others):
+    own = replace(INFO, notes={**INFO.notes, "engine": "triton", "arch": "gfx1201"})
+    others["card"] = [
+        own,
+        replace(own, id="card:1", name="A second card"),
+        DeviceInfo("other:0", "gfx1201", "discrete", notes={"engine": "opencl"}),
+        DeviceInfo("other:1", "PoCL", "cpu", is_software=True, notes={"engine": "opencl"}),
+    ]
+    others["cpu"] = [DeviceInfo("cpu", "A processor")]
+    others["vulkan"] = [
+        DeviceInfo("vulkan:0", "A card (RADV)", "discrete"),
+        DeviceInfo("vulkan:1", "Another maker's", "discrete"),
+    ]
+    card(shifted("rope", "y"), own)
+    with pytest.raises(BackendUnavailable, match="CRT-3015") as caught:
+        checked()
+    assert caught.value.fix.startswith(
+        "use --backend card --device other:0 (gfx1201, engine opencl), "
+        "--backend vulkan --device vulkan:0 (A card (RADV)) or --backend cpu; "
+    )
+    # neither the engine that failed, nor what is no card or another one
+    assert not [n for n in ("card:1", "PoCL", "vulkan:1") if n in caught.value.fix]
 
 
 def test_wrong_experts_are_charged_to_both_layers(card):
@@ -168,57 +267,79 @@ def test_a_result_that_is_not_a_number_is_wrong(card):
 )
 def test_another_device_or_driver_is_checked_anew(agreeing, change):
     agreeing(ReferenceDevice)
-    assert checked()
+    assert is_new()
     agreeing(ReferenceDevice, change(INFO))
-    assert checked()
+    assert is_new()
 
 
 def test_why_a_device_was_chosen_is_no_part_of_what_it_is(agreeing):
     agreeing(ReferenceDevice)
-    assert checked()
+    assert is_new()
     agreeing(ReferenceDevice, replace(INFO, notes={**INFO.notes, "chosen": "by its name"}))
-    assert checked() == ""
+    assert not is_new()
 
 
 def test_another_version_or_model_is_checked_anew(agreeing, monkeypatch):
     agreeing(ReferenceDevice)
-    assert checked() and checked() == ""
-    assert checked(checkpoint("qwen35moe_tiny"))
+    assert is_new() and not is_new()
+    assert is_new(checkpoint("qwen35moe_tiny"))
     monkeypatch.setattr(first_run, "__version__", "9.9")
-    assert checked()
+    assert is_new()
 
 
 def test_the_cpu_is_not_checked(card, cache):
     opened = open_model(backend="cpu", context=64)
-    assert first_run.check(opened) == ""
+    assert first_run.check(opened) is None
     opened.close()
     assert not cache.exists()
 
 
-def test_loading_checks_and_tells(agreeing):
+def test_loading_tells_the_device_before_anything_can_hang_on_it(agreeing):
     agreeing(ReferenceDevice)
+    notes = []
+    with load(backend="card", context=64, on_note=notes.append):
+        pass
+    agreed = "two layers agree with the cpu; the largest deviation is 1e-06 of 0.0001"
+    assert notes == [CHOSEN, STARTED, agreed]
+    notes.clear()
+    with load(backend="card", context=64, on_note=notes.append):
+        pass
+    assert notes == [CHOSEN]
+
+
+def test_a_response_says_where_it_runs_and_what_its_first_run_came_to(agreeing):
+    info = replace(INFO, notes={**INFO.notes, "engine": "triton"})
+    agreeing(ReferenceDevice, info)
     with load(backend="card", context=64) as model:
-        device, first = model.notes
-    assert device == "card on card:0: A card; by default"
-    assert first.endswith("two layers agree with the cpu; the largest deviation is 1e-06 of 0.0001")
+        about = model.generate("Hello").about
+    named = {"device_id": "card:0", "engine": "triton", "chosen": "by default"}
+    assert {name: about[name] for name in named} == named
+    first = {"comparisons": 1, "deviation": 1e-6, "limit": 1e-4}
+    assert about["first_run"] == {"result": "passed", **first}
     with load(backend="card", context=64) as model:
-        assert model.notes == (device,)
+        assert model.generate("Hello").about["first_run"] == {"result": "remembered", **first}
+
+
+def test_a_response_of_the_cpu_had_no_first_run():
+    with load(context=64) as model:
+        about = model.generate("Hello").about
+    assert (about["device_id"], about["first_run"], about["engine"]) == ("cpu", None, None)
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(agreeing, cache):
     cache.parent.write_text("a file where a folder should be")
     agreeing(ReferenceDevice)
-    assert checked() and checked()
+    assert is_new() and is_new()
 
 
 def test_a_file_that_was_cut_short_counts_as_none(tmp_path):
     memory = Remembered({"a": 1}, tmp_path)
-    assert not memory.is_there
+    assert memory.found is None
     memory.keep({"found": 2})
-    assert memory.is_there
-    assert not Remembered({"a": 2}, tmp_path).is_there
+    assert memory.found == {"key": {"a": 1}, "found": 2}
+    assert Remembered({"a": 2}, tmp_path).found is None
     memory.path.write_text(memory.path.read_text()[:-2])
-    assert not memory.is_there
+    assert memory.found is None
 
 
 def test_the_cache_lies_in_the_users_cache_folder(monkeypatch):

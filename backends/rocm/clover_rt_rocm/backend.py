@@ -21,7 +21,10 @@ class RocmBackend(Backend):
     api = (1, 1)
 
     def probe(self) -> Probe:
-        """Return the devices of both engines, what is chosen first, or both problems."""
+        """Return the devices of both engines, what is chosen first, or both problems.
+
+        A problem beside devices would refuse them all, so `decide` tells it with a device.
+        """
         triton, cl = hip.probe(), opencl.probe()
         devices = decide(triton, cl, wrong_override(os.environ), os.environ)
         if devices:

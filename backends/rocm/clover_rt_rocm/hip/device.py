@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import cached_property
 
 from clover_rt.backend import DeviceInfo
 from clover_rt_cuda.device import CudaDevice
@@ -18,12 +19,20 @@ class HipDevice(CudaDevice):  # type: ignore[misc]
     """
 
     blocking = "HIP_LAUNCH_BLOCKING"
+    elsewhere = (
+        "use another engine or backend: --device opencl:N, as `clover-rt backends` lists it, "
+        "--backend vulkan or --backend cpu"
+    )
 
     def __init__(self, info: DeviceInfo, records: bool | None = None) -> None:
-        super().__init__(replace(info, id=info.id.replace("hip:", "cuda:")))
-        about = {k: v for k, v in info.notes.items() if k not in ("engine", "arch", "chosen")}
-        self.driver = ", ".join(f"{k} {v}" for k, v in about.items())
+        # first: a card may fail as it is opened
         self.overrides = variables.names(os.environ)
-        if self.is_interpreted:
-            return
-        self.has_graphs = recording.is_safe(info) if records is None else records
+        self._found, self._records = info, records
+        super().__init__(replace(info, id=info.id.replace("hip:", "cuda:")))
+
+    @cached_property
+    def has_graphs(self) -> bool:
+        """Are passes recorded? The first pass asks, when progress has somebody to be told to."""
+        if self._records is None:
+            return recording.is_safe(self._found, self._tell)
+        return self._records

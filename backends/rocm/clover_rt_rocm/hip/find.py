@@ -11,17 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from clover_rt.backend import Device, DeviceInfo, Probe
-from clover_rt_cuda.backend import INTERPRET, INTERPRETER, interpret
+from clover_rt_cuda.backend import INTERPRET, INTERPRETER, interpret, lacking, loading
 from clover_rt_rocm.hip import recording
 
-NEEDED = "install a ROCm build of torch, which brings its triton (docs/install-radeon.md)"
+INSTALL = "pip install --upgrade torch --index-url https://download.pytorch.org/whl/rocm7.2"
+NEEDED = (
+    f"install a ROCm build of torch, which brings its triton: {INSTALL} (docs/install-radeon.md)"
+)
+BROKEN = (
+    "install torch and its triton anew: pip install --force-reinstall torch --index-url "
+    "https://download.pytorch.org/whl/rocm7.2"
+)
+DOCTOR = "`clover-rt doctor` looks at driver, nodes and variables"
 
 
 def probe() -> Probe:
     """Return the cards of torch, and the interpreter where it is asked for, or what is missing."""
-    missing = [name for name in ("torch", "triton") if find_spec(name) is None]
-    if missing:
-        return Probe(problem=f"{' and '.join(missing)} cannot be imported", fix=NEEDED)
+    problem = lacking()
+    if problem:
+        return Probe(problem=problem, fix=NEEDED)
     found = cards() if built_for() else Probe(problem="torch is built without ROCm", fix=NEEDED)
     if os.environ.get(INTERPRET) == "1":
         return Probe((*found.devices, INTERPRETER), found.problem, found.fix)
@@ -48,19 +56,29 @@ def cards() -> Probe:
     # a library of ROCm that is missing or broken must not end the program
     except Exception as error:
         problem = f"torch cannot be imported: {type(error).__name__}: {error}"
-        return Probe(problem=problem, fix=NEEDED)
+        return Probe(problem=problem, fix=BROKEN)
     name = f"torch {torch.__version__}"
+    try:
+        return _seen(torch, name)
+    # a driver raises what it likes
+    except Exception as error:
+        problem = f"{name} cannot ask for cards: {type(error).__name__}: {error}"
+        return Probe(problem=problem, fix=DOCTOR)
+
+
+def _seen(torch: Any, name: str) -> Probe:
     if not torch.cuda.is_available():
-        problem = f"{name} finds no usable card"
-        return Probe(problem=problem, fix="`clover-rt doctor` looks at driver, nodes and variables")
+        return Probe(problem=f"{name} finds no usable card", fix=DOCTOR)
     archs = [name.partition(":")[0] for name in torch.cuda.get_arch_list()]
     seen = [(i, torch.cuda.get_device_properties(i)) for i in range(torch.cuda.device_count())]
-    without = [arch_of(card) for _, card in seen if arch_of(card) not in archs]
-    problem = f"{name} has code for {', '.join(archs)}, not for {', '.join(without)}"
+    able = tuple(describe(i, card) for i, card in seen if not archs or arch_of(card) in archs)
+    without = [f"{arch_of(c)} ({c.name})" for _, c in seen if archs and arch_of(c) not in archs]
+    if not without:
+        return Probe(able)
     return Probe(
-        tuple(describe(i, card) for i, card in seen if arch_of(card) in archs),
-        problem if without else "",
-        f"install a torch that has {without[0]}" if without else "",
+        able,
+        f"{name} has code for {', '.join(archs)}, not for {', '.join(without)}",
+        f"install a torch whose torch.cuda.get_arch_list() has it: {INSTALL}, or a newer one",
     )
 
 
@@ -98,8 +116,9 @@ def open_device(info: DeviceInfo) -> Device:
     """Open a card, or the interpreter."""
     if info.id == INTERPRETER.id:
         interpret()
-    # first here: it loads torch, and the kernels load triton
-    from clover_rt_rocm.hip.device import HipDevice
+    with loading(BROKEN):
+        # first here: it loads torch, and the kernels load triton
+        from clover_rt_rocm.hip.device import HipDevice
 
     device: Device = HipDevice(info)
     return device

@@ -2,8 +2,8 @@
 
     python -m clover_rt_rocm.hip.trial hip:0
 
-The exit code is 0 where every replay gave the bytes that the launches one by one give. A crash or a
-hang ends this process and no other.
+The exit code is 0 where every replay gave the bytes that the launches one by one give, and 75 where
+the card had no memory to try. A crash or a hang ends this process and no other.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from clover_rt.backend import Buffer, Device, Tensor, Usage
+from clover_rt.errors import OutOfMemory
 from clover_rt.ops import OPS
 from clover_rt.spec import (
     Case,
@@ -28,10 +30,15 @@ from clover_rt.spec import (
     Weight,
 )
 from clover_rt_rocm.hip import find
+from clover_rt_rocm.hip.recording import NO_MEMORY
 
 Array = npt.NDArray[Any]
-TRIED = ("gdn", "attention", "moe")
-"""Both mixers, which hold what has crashed, and the experts."""
+TRIED = (
+    *(("gdn", Precision.EXACT), ("attention", Precision.EXACT), ("moe", Precision.EXACT)),
+    *(("attention", Precision.FAST), ("moe", Precision.FAST)),
+)
+"""Both mixers, which hold what has crashed, and the experts; and one layer whose products and cache
+are bfloat16, since other instructions make those."""
 REPLAYS = 3
 
 
@@ -40,7 +47,11 @@ def main(argv: list[str]) -> int:
     from clover_rt_rocm.hip.device import HipDevice
 
     info = next(d for d in find.cards().devices if d.id == argv[0])
-    problem = differs(HipDevice(info, records=True))
+    try:
+        problem = differs(HipDevice(info, records=True))
+    except OutOfMemory as error:
+        print(f"{error.what}; {error.evidence}", file=sys.stderr)
+        return NO_MEMORY
     if problem:
         print(problem, file=sys.stderr)
     return 1 if problem else 0
@@ -48,27 +59,30 @@ def main(argv: list[str]) -> int:
 
 def differs(device: Device) -> str:
     """Return which layer op is not the same when it is replayed, "" for none."""
-    for op in TRIED:
+    for op, precision in TRIED:
         spec = OPS[op]
         case = max(spec.cases(), key=lambda c: c.axes["T"] * c.table.has_preview)
-        right = _Bound(device, spec, case)
+        right = Bound(device, spec, case, precision)
         plain = right.run(right.step)
         recorded = device.capture([right.step])
         for i in range(REPLAYS):
             after = right.run(recorded)
             wrong = [name for name in plain if plain[name].tobytes() != after[name].tobytes()]
             if wrong:
-                return f"{case.id}: {', '.join(wrong)} of replay {i + 1} differ"
+                return (
+                    f"{case.id} in {precision.value}: {', '.join(wrong)} of replay {i + 1} differ"
+                )
     return ""
 
 
-class _Bound:
+class Bound:
     """A layer op of a case, bound to memory of its own."""
 
-    def __init__(self, device: Device, spec: OpSpec, case: Case) -> None:
+    def __init__(self, device: Device, spec: OpSpec, case: Case, precision: Precision) -> None:
         self.device = device
         inputs = case.inputs()
-        sig = _signature(spec, case, inputs)
+        cache = device.dtypes(precision)[1]
+        self.sig = sig = _signature(spec, case, inputs, precision, cache)
         self.before: dict[str, Array] = {}
         self.buffers: dict[str, Buffer] = {}
         tensors = {}
@@ -80,6 +94,8 @@ class _Bound:
                 array = value.buffer
             elif value is None:
                 array = np.zeros(spec.shape(o.name, case.axes), np.float32)
+            elif o.dtype is DType.KV and cache == "bfloat16":
+                array = value.astype(ml_dtypes.bfloat16)
             else:
                 array = np.ascontiguousarray(value)
             usage = Usage.PARAMS if o.role is Role.PARAMS else Usage.STATE
@@ -110,9 +126,11 @@ class _Bound:
         return after
 
 
-def _signature(spec: OpSpec, case: Case, inputs: dict[str, Any]) -> Signature:
-    """Return what a kernel is asked about a case, in float32."""
-    types = {DType.EDGE: "float32", DType.KV: "float32"}
+def _signature(
+    spec: OpSpec, case: Case, inputs: dict[str, Any], precision: Precision, cache: str
+) -> Signature:
+    """Return what a kernel is asked about a case, with a KV cache of this type."""
+    types = {DType.EDGE: "float32", DType.KV: cache}
     dtypes, formats = [], []
     for o in spec.operands:
         value = inputs.get(o.name)
@@ -124,7 +142,7 @@ def _signature(spec: OpSpec, case: Case, inputs: dict[str, Any]) -> Signature:
     return Signature(
         spec.name,
         case.table,
-        Precision.EXACT,
+        precision,
         tuple(sorted({**capacity, **case.axes}.items())),
         tuple(dtypes),
         tuple(formats),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,16 @@ import numpy.typing as npt
 import pyopencl as cl
 
 from clover_rt.backend import Buffer, Device, Memory, Step, Tensor, Usage
-from clover_rt.errors import CloverError, DeviceLost, OutOfMemory
-from clover_rt.spec import Precision
-from clover_rt_rocm import variables
+from clover_rt.errors import CloverError
+from clover_rt.spec import Precision, Signature
+from clover_rt_rocm.opencl.capabilities import PLAIN, Capabilities, probe
+from clover_rt_rocm.opencl.failures import (
+    NO_MEMORY,
+    described,
+    failure,
+    no_memory,
+    no_program,
+)
 from clover_rt_rocm.opencl.program import Programs
 
 Array = npt.NDArray[Any]
@@ -22,24 +31,6 @@ Array = npt.NDArray[Any]
 PADDING = 64
 # uploads up to this size are copied and not waited for
 SMALL = 1 << 20
-REMEDIES = (
-    "lower --context, or use --precision fast, which halves the KV cache; quantize the checkpoint "
-    "to q4 with `clover-rt quantize`; or end other programs on the device"
-)
-_STATUS = cl.status_code
-NO_MEMORY = (
-    _STATUS.MEM_OBJECT_ALLOCATION_FAILURE,
-    _STATUS.OUT_OF_HOST_MEMORY,
-    _STATUS.INVALID_BUFFER_SIZE,
-)
-# -9999 is what drivers that have no code for it say of an access that faulted
-LOST = (
-    _STATUS.DEVICE_NOT_AVAILABLE,
-    _STATUS.OUT_OF_RESOURCES,
-    _STATUS.EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST,
-    _STATUS.INVALID_COMMAND_QUEUE,
-    -9999,
-)
 
 
 class ClBuffer(Buffer):
@@ -50,70 +41,95 @@ class ClBuffer(Buffer):
         self.handle = handle
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Launch:
-    """A kernel with its arguments set, and its grid. `keep` holds what the arguments point to."""
+    """A kernel's call.
 
-    op: str
-    kernel: Any
+    sig        the operation that it is part of
+    source     of its program
+    arguments  as the driver takes them; they keep alive what they point to
+    grid       work-items along each axis, in groups of `group`
+    kernel     compiled, with its arguments set; None before the first run
+    """
+
+    sig: Signature
+    source: str
+    name: str
+    arguments: tuple[Any, ...]
     grid: tuple[int, ...]
     group: tuple[int, ...]
-    keep: tuple[Any, ...]
+    kernel: Any = None
 
 
 class Launches:
-    """A step: kernels that are added to the queue in order."""
+    """A step: kernels that are added to the queue in order, and compiled before the first."""
 
     def __init__(self, device: ClDevice, launches: Sequence[Launch]) -> None:
         self.device = device
         self.launches = tuple(launches)
 
+    @cached_property
+    def about(self) -> str:
+        """What goes to the device at once, for the message if it is lost."""
+        first, last = (described(self.launches[i].sig) for i in (0, -1))
+        if len(self.launches) == 1:
+            return first
+        return f"one of {len(self.launches)} launches from {first} to {last}"
+
     def __call__(self) -> None:
-        self.device.submit(self.launches)
+        if self.launches:
+            self.device.submit(self)
 
 
 class ClDevice(Device):
-    """One OpenCL device, in float32.
+    """One OpenCL device; rows are float32.
 
-    largest  bytes of the largest buffer, where it is to be less than the driver's limit
+    largest       bytes of the largest buffer, where it is to be less than the driver's limit
+    capabilities  what its kernels may use; what it is found to have where none are given
+    submitted     what went to the device last, and `submitted_s` when
     """
 
-    def __init__(self, device: Any, largest: int = 0) -> None:
+    capabilities = PLAIN
+
+    def __init__(
+        self, device: Any, largest: int = 0, capabilities: Capabilities | None = None
+    ) -> None:
         # made here: the kernels' modules import this one
         from clover_rt_rocm.opencl.kernels import make_kernels
 
         self.handle = device
         self.name = device.name.strip()
+        self.driver = f"{device.platform.version.strip()}, driver {device.driver_version.strip()}"
+        self.capabilities = probe(device) if capabilities is None else capabilities
         self.alignment = max(64, device.mem_base_addr_align // 8)
         limit = int(device.max_mem_alloc_size) - 2 * PADDING
         self.max_binding_bytes = min(limit, largest) if largest else limit
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context, device)
-        self.programs = Programs(self.context, device)
+        self.programs = Programs(self.context, device, self.capabilities.standard)
         self.kernels = make_kernels(self)
         self.used = 0
-        self.last = "none"
+        self.submitted, self.submitted_s = "", 0.0
         self._waiting: list[Any] = []
         self._live: dict[int, ClBuffer] = {}
 
     def alloc(self, nbytes: int, usage: Usage) -> ClBuffer:
-        return self.allocate(nbytes, f"{usage.value} memory")
+        return self.allocate(nbytes, f"{usage.value} memory", usage)
 
-    def allocate(self, nbytes: int, what: str) -> ClBuffer:
-        """Return zeroed memory; the error of one that does not fit names what it is for."""
-        free = self.memory().free
+    def allocate(self, nbytes: int, what: str, usage: Usage | None = None) -> ClBuffer:
+        """Return zeroed memory; the error of what does not fit names it. usage None: a weight."""
         if nbytes > self.max_binding_bytes:
-            raise self.no_memory(what, nbytes, free, "no buffer may be that large")
-        if nbytes > free:
-            raise self.no_memory(what, nbytes, free, "the device has less left")
+            raise no_memory(self, what, nbytes, "no buffer may be that large", usage)
+        if nbytes > self.memory().free:
+            raise no_memory(self, what, nbytes, "the device has less left", usage)
         size = -(-nbytes // PADDING) * PADDING + PADDING
         try:
             handle = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
             # drivers allocate at the first use: let it be here
             cl.enqueue_fill_buffer(self.queue, handle, np.zeros(1, np.uint32), 0, size)
         except cl.Error as error:
-            if error.code in (*NO_MEMORY, _STATUS.OUT_OF_RESOURCES):
-                raise self.no_memory(what, nbytes, free, str(error)) from error
+            if error.code in (*NO_MEMORY, cl.status_code.OUT_OF_RESOURCES):
+                raise no_memory(self, what, nbytes, str(error), usage) from error
             raise
         self.used += nbytes
         buffer = ClBuffer(nbytes, handle)
@@ -191,17 +207,37 @@ class ClDevice(Device):
             launches += step.launches
         return Launches(self, launches)
 
-    def submit(self, launches: Sequence[Launch]) -> None:
+    def submit(self, step: Launches) -> None:
+        """Add a step's kernels to the queue; what is not compiled yet is, all of it first."""
+        self.compile(step.launches)
         queue, enqueue = self.queue, cl.enqueue_nd_range_kernel
-        launch = None
-        try:
-            for launch in launches:
+        self.submitted, self.submitted_s = step.about, time.perf_counter()
+        with self.told("submit"):
+            for launch in step.launches:
                 enqueue(queue, launch.kernel, launch.grid, launch.group)
             queue.flush()
-        except cl.Error as error:
-            raise self.failure(launch.op if launch else "none", error) from error
-        if launch is not None:
-            self.last = launch.op
+
+    def compile(self, launches: Sequence[Launch]) -> None:
+        """Make the kernels that are not made yet, told to `on_progress` as "compiling NAME"."""
+        still = [launch for launch in launches if launch.kernel is None]
+        fresh: dict[str, Launch] = {}
+        for launch in still:
+            if launch.source not in self.programs.built:
+                fresh.setdefault(launch.source, launch)
+        for done, launch in enumerate(fresh.values()):
+            self._tell(done, len(fresh), f"compiling {launch.name}")
+            try:
+                self.programs.build(launch.source)
+            except cl.Error as error:
+                raise no_program(self, launch.name, launch.sig, error) from error
+        if fresh:
+            self._tell(len(fresh), len(fresh), "compiling")
+        for launch in still:
+            with self.told(f"making kernel {launch.name}"):
+                kernel = cl.Kernel(self.programs.built[launch.source], launch.name)
+                for i, value in enumerate(launch.arguments):
+                    kernel.set_arg(i, value)
+            launch.kernel = kernel
 
     def view(self, tensor: Tensor) -> Any:
         """Return an operand as a buffer that a kernel can be given."""
@@ -216,31 +252,7 @@ class ClDevice(Device):
         try:
             yield
         except cl.Error as error:
-            raise self.failure(f"{self.last}, then {doing}", error) from error
-
-    def failure(self, op: str, error: Any) -> Exception:
-        """Return the error of something that was submitted and failed."""
-        if error.code in NO_MEMORY:
-            return OutOfMemory(
-                what=f"{self.name} ran out of memory in {op}",
-                evidence=f"this process holds {self.used} of "
-                f"{self.handle.global_mem_size} bytes: {error}",
-                fix=REMEDIES,
-                code="CRT-3241",
-            )
-        if error.code in LOST:
-            return DeviceLost.of(self.name, op, f"{error}; {variables.told()}")
-        return error  # type: ignore[no-any-return]
-
-    def no_memory(self, what: str, nbytes: int, free: int, why: str) -> OutOfMemory:
-        """Return the error of an allocation: what it is for, all sizes, what can be done."""
-        return OutOfMemory(
-            what=f"{what} was to get {nbytes} bytes on {self.name}",
-            evidence=f"requested {nbytes} bytes, free {free} of "
-            f"{self.handle.global_mem_size}, largest buffer {self.max_binding_bytes}: {why}",
-            fix=REMEDIES,
-            code="CRT-3242",
-        )
+            raise failure(self, doing, error) from error
 
     def close(self) -> None:
         """Wait for the queue and free everything; a device that is lost is only let go."""
@@ -249,6 +261,10 @@ class ClDevice(Device):
         self._waiting.clear()
         for buffer in list(self._live.values()):
             self.free(buffer)
+
+    def _tell(self, done: int, total: int, what: str) -> None:
+        if self.on_progress is not None:
+            self.on_progress(done, total, what)
 
 
 def _inside(buffer: Buffer, offset: int, n: int) -> Any:

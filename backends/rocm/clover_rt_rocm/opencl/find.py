@@ -36,6 +36,8 @@ def probe() -> Probe:
 
 def describe(index: int, device: Any) -> DeviceInfo:
     """Return what is told of an OpenCL device; it is `opencl:INDEX`."""
+    from clover_rt_rocm.opencl import capabilities
+
     is_gpu = _is_gpu(device)
     kind = "integrated" if device.host_unified_memory else "discrete"
     return DeviceInfo(
@@ -48,6 +50,7 @@ def describe(index: int, device: Any) -> DeviceInfo:
             "engine": "opencl",
             "platform": f"{device.platform.name.strip()}, {device.platform.version.strip()}",
             "driver": device.driver_version.strip(),
+            **capabilities.probe(device).notes,
         },
         only_by_name="it is not an AMD GPU" if is_gpu and not is_amd_gpu(device) else "",
     )

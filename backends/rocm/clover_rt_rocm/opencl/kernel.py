@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,12 +23,13 @@ ITEMS = 64
 
 
 class ClKernel(BufferKernel):
-    """A kernel in float32."""
+    """A kernel; rows are float32."""
 
     device: ClDevice
 
     def launch(
         self,
+        sig: Signature,
         sources: str | Sequence[str],
         name: str,
         groups: Sequence[int],
@@ -35,7 +37,7 @@ class ClKernel(BufferKernel):
         items: int = ITEMS,
         **given: Any,
     ) -> Launch:
-        """Return a kernel with its arguments set.
+        """Return a kernel's call; it is compiled when it first runs.
 
         sources    names of source files without the ending, or text; the table's comes first
         groups     work-groups along each axis; a group has `items` work-items along the first
@@ -44,13 +46,13 @@ class ClKernel(BufferKernel):
         """
         names = (sources,) if isinstance(sources, str) else sources
         parts = [text(n) if "\n" not in n else n for n in names]
-        kernel = self.device.programs.kernel(defines(given) + text("table") + "".join(parts), name)
-        values = [self._argument(a) for a in arguments]
-        for i, value in enumerate(values):
-            kernel.set_arg(i, value)
+        before = defines(given) + self.device.capabilities.text + text("table")
+        values = tuple(self._argument(a) for a in arguments)
         group = (items,) + (1,) * (len(groups) - 1)
         grid = (groups[0] * items, *groups[1:])
-        return Launch(name, kernel, grid, group, tuple(values))
+        # layers share their sources
+        source = sys.intern(before + "".join(parts))
+        return Launch(sig, source, name, values, grid, group)
 
     def too_local(self, nbytes: int, what: str) -> str:
         """Return "" where a group's local memory has room, else a refusal with both numbers."""

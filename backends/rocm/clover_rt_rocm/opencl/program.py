@@ -2,12 +2,13 @@
 
 The cache lies in `clover-rt/opencl` of the user's cache folder (XDG_CACHE_HOME). A file's name is a
 hash of device, driver, options and source; it begins with a hash of the rest. Drivers that keep
-their own cache of sources have no use for it.
+their own cache of sources have no use for it. Where it cannot be written, a warning says so.
 """
 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +20,6 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from clover_rt.cache import cache_folder, read_checked, write_checked
-from clover_rt.errors import CompileError
 
 SOURCES = Path(__file__).parent / "cl"
 
@@ -44,47 +44,67 @@ def defines(values: Mapping[str, Any]) -> str:
 class Programs:
     """The programs of one device, compiled as they are asked for.
 
-    folder  of the cache; None: the user's, or no cache where the driver has one
+    standard  of OpenCL C
+    folder    of the cache; None: the user's, or no cache where the driver has one
+    built     programs by their sources
+    compiled  how many were not found in the cache
     """
 
-    def __init__(self, context: Any, device: Any, folder: Path | None = None) -> None:
+    def __init__(
+        self, context: Any, device: Any, standard: str = "CL1.2", folder: Path | None = None
+    ) -> None:
         self.context = context
         self.device = device
+        self.built: dict[str, Any] = {}
         self.compiled = 0
-        self._built: dict[str, Any] = {}
         self._folder = folder
         if folder is None and not has_src_build_cache(device):
             self._folder = cache_folder("opencl")
-        self._options = ["-cl-std=CL1.2"]
+        self._options = [f"-cl-std={standard}"]
         exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         if device.single_fp_config & exact:
             self._options.append("-cl-fp32-correctly-rounded-divide-sqrt")
 
-    def kernel(self, source: str, name: str) -> Any:
-        """Return a new kernel object; CompileError (CRT-3500) with the compiler's log."""
-        if source not in self._built:
-            self._built[source] = self._program(source, name)
-        return cl.Kernel(self._built[source], name)
+    def build(self, source: str) -> Any:
+        """Return a program; the driver's error has the compiler's log."""
+        if source not in self.built:
+            self.built[source] = self._program(source)
+        return self.built[source]
 
-    def _program(self, source: str, name: str) -> Any:
+    def _program(self, source: str) -> Any:
         path = None if self._folder is None else self._folder / f"{self._key(source)}.bin"
         found = None if path is None else read_checked(path)
-        if found is not None:
-            with suppress(cl.Error):
-                program = cl.Program(self.context, [self.device], [found])
-                return program.build(options=self._options)
-        self.compiled += 1
         with warnings.catch_warnings():
             # some compilers say something of every program
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            try:
-                program = cl.Program(self.context, source).build(options=self._options)
-            except cl.Error as error:
-                raise CompileError.of(self.device.name.strip(), name, str(error)) from error
-        if path is not None:
+            if found is not None:
+                with suppress(cl.Error):
+                    program = cl.Program(self.context, [self.device], [found])
+                    return program.build(options=self._options)
+            self.compiled += 1
+            program = cl.Program(self.context, source).build(options=self._options)
+        if path is not None and self._has_room():
             data = program.get_info(cl.program_info.BINARIES)[0]
             write_checked(path, data)
         return program
+
+    def _has_room(self) -> bool:
+        """Can programs be kept? Where they cannot, say so once and keep none."""
+        assert self._folder is not None
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                file.write(b"room for programs")
+        except OSError as error:
+            warnings.warn(
+                f"programs cannot be kept, so each start compiles them anew ({error}); make room "
+                "there, or set XDG_CACHE_HOME to a folder that can be written",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._folder = None
+            return False
+        return True
 
     def _key(self, source: str) -> str:
         d = self.device

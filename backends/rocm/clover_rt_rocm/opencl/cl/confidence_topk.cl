@@ -77,9 +77,10 @@ kernel GROUP_OF(TILE_ITEMS) void tile_picks(
     local float logits[TILE_ROWS * IDS], bounds[TILE_ROWS];
     local uint keys[IDS];
 #ifdef FEW_ROWS
-    local float room[FEW_SUMS * FEW_ITEMS];
+    local float room[FEW_ROOM];
 #else
-    local float rows_tile[DEPTH * MANY_ROWS], columns_tile[DEPTH * MANY_COLUMNS];
+    local RowTile rows_tile;
+    local ColumnTile columns_tile;
 #endif
     int lid = get_local_id(0), wanted1 = wanted0 + get_group_id(1) * TILE_ROWS;
     int rows = max(min(table[TABLE_WANTED] - wanted1, TILE_ROWS), 0);
@@ -91,10 +92,7 @@ kernel GROUP_OF(TILE_ITEMS) void tile_picks(
     for (int m = 0; m < FEW_ROWS; m++)
         from[m] = m < rows ? h + (long)wanted[8 * m] * D : 0;
     for (int c = 0; c < ids; c += FEW_COLUMNS) {
-        float sums[FEW_SUMS];
-        int mine = column0 + c + lid / 16 * 4;
-        few_head(GIVEN(head), mine, count - mine, D, from, rows, sums);
-        float total = few_sum(room, sums);
+        float total = few_head(room, GIVEN(head), column0 + c, ids - c, D, from, rows);
         if (lid / 16 < TILE_ROWS)
             logits[lid / 16 * IDS + c + lid % 16] = total;
     }
@@ -104,10 +102,10 @@ kernel GROUP_OF(TILE_ITEMS) void tile_picks(
     for (int c = 0; c < ids; c += MANY_COLUMNS) {
         float4 sums[4] = {(float4)(0.0f), (float4)(0.0f), (float4)(0.0f), (float4)(0.0f)};
         for (int k = 0; k < D; k += DEPTH) {
-            stage_rows(rows_tile, mine, k, D);
-            stage_head(GIVEN(head), column0 + c, ids - c, D, k, columns_tile);
+            stage_rows(&rows_tile, mine, k, D);
+            stage_head(GIVEN(head), column0 + c, ids - c, D, k, &columns_tile);
             barrier(CLK_LOCAL_MEM_FENCE);
-            add_tile(rows_tile, columns_tile, sums);
+            add_tile(&rows_tile, &columns_tile, sums);
             barrier(CLK_LOCAL_MEM_FENCE);
         }
         for (int i = 0; i < 4; i++)

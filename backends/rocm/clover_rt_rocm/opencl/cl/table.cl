@@ -1,6 +1,9 @@
 // The step table as 32-bit words, and functions that several kernels use. Sources are compiled
-// behind this one. Nothing is contracted that is not written as fma: a row's bits shall not depend
-// on what the compiler found to merge.
+// behind this one, and this one behind what the device has (capabilities.py): TEAMS is defined
+// where there are subgroups, DOT4 where there are integer dots.
+//
+// Nothing is contracted that is not written as fma: a row's bits shall not depend on what the
+// compiler found to merge.
 //
 // A group without work goes through its barriers with loops of length 0 and never returns before
 // one: PoCL 3.0 makes wrong code of that.
@@ -56,6 +59,15 @@ float silu(float x)
 // the sum of one number of each work-item, in one order; `room` has a number a work-item
 float sum_of_items(local float *room, float x)
 {
+#ifdef TEAMS
+    x = LANES_SUM(x);
+    if (LANE == 0)
+        room[TEAM] = x;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    float total = 0.0f;
+    for (int team = 0; team < TEAMS; team++)
+        total += room[team];
+#else
     int lid = get_local_id(0);
     room[lid] = x;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -65,12 +77,22 @@ float sum_of_items(local float *room, float x)
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     float total = room[0];
+#endif
     barrier(CLK_LOCAL_MEM_FENCE);
     return total;
 }
 
 float max_of_items(local float *room, float x)
 {
+#ifdef TEAMS
+    x = LANES_MAX(x);
+    if (LANE == 0)
+        room[TEAM] = x;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    float top = room[0];
+    for (int team = 1; team < TEAMS; team++)
+        top = fmax(top, room[team]);
+#else
     int lid = get_local_id(0);
     room[lid] = x;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -80,6 +102,7 @@ float max_of_items(local float *room, float x)
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     float top = room[0];
+#endif
     barrier(CLK_LOCAL_MEM_FENCE);
     return top;
 }

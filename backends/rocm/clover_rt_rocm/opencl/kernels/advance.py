@@ -29,6 +29,7 @@ class Advance(ClKernel):
         table, advances = operands["params"], at(sig, "advances")
         slots = min(sig.layout.segments, sig["slots"])
         memory = self.launch(
+            sig,
             ("scan", "advance"),
             "advance",
             (ceil(sig["V"], ITEMS), sig["H"], slots),
@@ -40,6 +41,7 @@ class Advance(ClKernel):
             HAS_Q=0,
         )
         ring = self.launch(
+            sig,
             ("scan", "advance"),
             "advance_ring",
             (ceil(sig["C"], ITEMS), slots),

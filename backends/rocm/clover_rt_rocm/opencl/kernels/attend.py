@@ -50,6 +50,7 @@ class Attend(ClKernel):
         given = {"VECTORS": VECTORS, "COLUMNS": ceil(sig["K"], TILE), **kv_type(sig)}
         launches = [
             self.launch(
+                sig,
                 "attend",
                 "attend",
                 (ceil(sig["T"], cut.rows), sig["G"] * cut.blocks, cut.splits),
@@ -74,7 +75,7 @@ class Attend(ClKernel):
         if cut.splits > 1:
             grid = (sig["H"], sig["T"])
             more = (table, parts, y, sig["K"], cut.splits)
-            launches.append(self.launch("attend", "merge_splits", grid, *more, **given))
+            launches.append(self.launch(sig, "attend", "merge_splits", grid, *more, **given))
         return Launches(self.device, launches)
 
 

@@ -24,6 +24,7 @@ class Begin(ClKernel):
         scratch: Tensor | None,
     ) -> Step:
         launch = self.launch(
+            sig,
             "begin",
             "begin",
             (1,),

@@ -38,6 +38,7 @@ class BlockMemory(ClKernel):
         scratch: Tensor | None,
     ) -> Step:
         launch = self.launch(
+            sig,
             "block_memory",
             "block_memory",
             (sig["H"], sig["T"]),

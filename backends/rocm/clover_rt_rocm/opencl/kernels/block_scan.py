@@ -31,6 +31,7 @@ class BlockScan(ClKernel):
             return Launches(self.device, [])
         names = ("qkv", "g", "beta", "S", "tape_k", "tape_v", "tape_g", "tape_beta", "o")
         launch = self.launch(
+            sig,
             ("scan", "block_scan"),
             "block_scan",
             (ceil(sig["V"], ITEMS), sig["H"], segments_of(sig)),

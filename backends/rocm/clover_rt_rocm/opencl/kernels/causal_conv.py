@@ -43,6 +43,7 @@ class CausalConv(ClKernel):
         groups = ceil(channels, ITEMS)
         launches = [
             self.launch(
+                sig,
                 "causal_conv",
                 "causal_conv",
                 (groups, sig["T"]),
@@ -64,5 +65,5 @@ class CausalConv(ClKernel):
         if sig.table not in (TableClass.PREVIEW, TableClass.VERIFY):
             grid = (groups, segments_of(sig))
             more = (table, segments, u, ring, channels, kernel)
-            launches.append(self.launch("causal_conv", "keep_ring", grid, *more))
+            launches.append(self.launch(sig, "causal_conv", "keep_ring", grid, *more))
         return Launches(self.device, launches)

@@ -25,6 +25,7 @@ class Combine(ClKernel):
     ) -> Step:
         names = ("params", "y", "ids", "weights", "shared", "shared_gate", "residual", "h")
         launch = self.launch(
+            sig,
             "combine",
             "combine",
             (ceil(sig["D"], ITEMS), sig["T"]),

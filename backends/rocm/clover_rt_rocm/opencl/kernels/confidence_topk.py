@@ -51,14 +51,17 @@ class ConfidenceTopk(ClKernel):
         sources = ("rank", "product", weight, "confidence_topk")
         given = form.given
         launches = [
-            self.launch(sources, "start_picks", (1,), picks, 2 * top + 4, **given),
-            self.launch(sources, "check_rows", (sig["T"],), table, h, picks, sig["D"], **given),
+            self.launch(sig, sources, "start_picks", (1,), picks, 2 * top + 4, **given),
+            self.launch(
+                sig, sources, "check_rows", (sig["T"],), table, h, picks, sig["D"], **given
+            ),
         ]
         for first in range(0, sig["W"], BLOCK):
             rows = min(BLOCK, sig["W"] - first)
             for part in prepared.parts:
                 launches.append(
                     self.launch(
+                        sig,
                         sources,
                         "tile_picks",
                         (ceil(part.count, IDS), ceil(rows, form.rows)),
@@ -86,6 +89,7 @@ class ConfidenceTopk(ClKernel):
             tiles = ceil(vocab, IDS)
             launches.append(
                 self.launch(
+                    sig,
                     sources,
                     "join_picks",
                     (rows,),

@@ -29,6 +29,7 @@ class Coreset(ClKernel):
         shares = self.room(sig, scratch)["shares"]
         sources = ("rank", "coreset")
         rows = self.launch(
+            sig,
             sources,
             "share_rows",
             (sig["T"],),
@@ -40,6 +41,7 @@ class Coreset(ClKernel):
             local(sig["E"]),
         )
         segments = self.launch(
+            sig,
             sources,
             "coreset",
             (segments_of(sig),),

@@ -31,6 +31,7 @@ class EmbedRows(ClKernel):
     ) -> Step:
         launches = [
             self.launch(
+                sig,
                 (prepared.text("embed", "weight"), "embed_rows"),
                 "embed_rows",
                 (ceil(sig["D"], 8 * ITEMS), sig["T"]),

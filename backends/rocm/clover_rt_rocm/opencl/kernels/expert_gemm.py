@@ -1,4 +1,4 @@
-"""expert_gemm: a list of tiles, gate and up with their activation, down."""
+"""expert_gemm: a list of tiles, gate and up with their activation, down; rows may be rounded."""
 
 from __future__ import annotations
 
@@ -7,22 +7,33 @@ from collections.abc import Mapping
 from clover_rt.backend import Prepared, Step, Tensor
 from clover_rt.spec import HostWeight, Signature
 from clover_rt_rocm.opencl.device import Launches
-from clover_rt_rocm.opencl.kernel import ClKernel, ceil
-from clover_rt_rocm.opencl.products import FEW, MANY, Form, form_of
+from clover_rt_rocm.opencl.kernel import ceil
+from clover_rt_rocm.opencl.products import FEW, MANY, ROUNDED, Form, Product, form_of
 from clover_rt_rocm.opencl.weights import matrices
 
 # a previewed block of 32 rows gives each expert that it uses about three rows
 MOST_FEW = 64
 
 
-class ExpertGemm(ClKernel):
+class ExpertGemm(Product):
     """Run each expert's gated network on the rows that chose it."""
 
     kept = ("gate", "up", "down")
 
+    def plain_form(self, sig: Signature) -> Form:
+        """Return the form: experts share the rows, so many rows pay later than in `linear`."""
+        if sig["E"] == 1 or sig["T"] == 1:
+            return form_of(sig["T"])
+        return FEW if sig["T"] <= MOST_FEW else MANY
+
     def rooms(self, sig: Signature) -> dict[str, int]:
         pairs = sig["T"] * sig["R"]
-        return {"hidden": 4 * pairs * sig["F"], "tiles": 16 * (1 + _tiles(sig))}
+        return {
+            "hidden": 4 * pairs * sig["F"],
+            "tiles": 16 * (1 + self._tiles(sig)),
+            **self.rounded_room(sig, "rounded", sig["T"], sig["D"]),
+            **self.rounded_room(sig, "rounded_hidden", pairs, sig["F"]),
+        }
 
     def prepare(self, sig: Signature, weights: Mapping[str, HostWeight]) -> Prepared:
         return matrices(self.device, weights)
@@ -34,7 +45,7 @@ class ExpertGemm(ClKernel):
         prepared: Prepared,
         scratch: Tensor | None,
     ) -> Step:
-        form, room = _form(sig), self.room(sig, scratch)
+        form, room = self.form(sig), self.room(sig, scratch)
         table, x, y = (operands[n] for n in ("params", "x", "y"))
         tiles, hidden = room["tiles"], room["hidden"]
         order = operands.get("order", tiles)
@@ -46,15 +57,21 @@ class ExpertGemm(ClKernel):
         launches = []
         if sig.has("order"):
             more = (table, operands["offsets"], sig["E"], tiles)
-            launches.append(self.launch(sources, "list_tiles", (1,), *more, items=256, **given))
+            launches.append(
+                self.launch(sig, sources, "list_tiles", (1,), *more, items=256, **given)
+            )
+        if form is ROUNDED:
+            launches.append(self.round_rows(sig, table, x, room["rounded"], sig["D"]))
+            x = room["rounded"]
         gate, up, down = (prepared[n] for n in self.kept)
         sizes = (sig["D"], sig["F"])
         for g, u in zip(gate.parts, up.parts, strict=True):
             launches.append(
                 self.launch(
+                    sig,
                     sources,
                     "gate_up",
-                    (ceil(sig["F"], form.columns), _tiles(sig)),
+                    (ceil(sig["F"], form.columns), self._tiles(sig)),
                     table,
                     tiles,
                     order,
@@ -70,12 +87,17 @@ class ExpertGemm(ClKernel):
                     **given,
                 )
             )
+        if form is ROUNDED:
+            to = room["rounded_hidden"]
+            launches.append(self.round_rows(sig, table, hidden, to, sig["F"], sig["R"]))
+            hidden = to
         for d in down.parts:
             launches.append(
                 self.launch(
+                    sig,
                     sources,
                     "down",
-                    (ceil(sig["D"], form.columns), _tiles(sig)),
+                    (ceil(sig["D"], form.columns), self._tiles(sig)),
                     table,
                     tiles,
                     order,
@@ -91,15 +113,7 @@ class ExpertGemm(ClKernel):
             )
         return Launches(self.device, launches)
 
-
-def _form(sig: Signature) -> Form:
-    """Return the form: experts share the rows, so the many-row one pays later than in `linear`."""
-    if sig["E"] == 1 or sig["T"] == 1:
-        return form_of(sig["T"])
-    return FEW if sig["T"] <= MOST_FEW else MANY
-
-
-def _tiles(sig: Signature) -> int:
-    """Return the most tiles that the pairs of a pass can be cut into."""
-    pairs, rows = sig["T"] * sig["R"], _form(sig).rows
-    return ceil(pairs, rows) if not sig.has("order") else pairs // rows + min(sig["E"], pairs)
+    def _tiles(self, sig: Signature) -> int:
+        """Return the most tiles that the pairs of a pass can be cut into."""
+        pairs, rows = sig["T"] * sig["R"], self.plain_form(sig).rows
+        return ceil(pairs, rows) if not sig.has("order") else pairs // rows + min(sig["E"], pairs)

@@ -30,6 +30,7 @@ class GatedNorm(ClKernel):
         scratch: Tensor | None,
     ) -> Step:
         launch = self.launch(
+            sig,
             "gated_norm",
             "gated_norm",
             (sig["H"], sig["T"]),

@@ -35,6 +35,7 @@ class GdnGates(ClKernel):
         scratch: Tensor | None,
     ) -> Step:
         launch = self.launch(
+            sig,
             "gdn_gates",
             "gdn_gates",
             (ceil(sig["H"], ITEMS), sig["T"]),

@@ -21,6 +21,7 @@ class GroupRows(ClKernel):
         scratch: Tensor | None,
     ) -> Step:
         launch = self.launch(
+            sig,
             "group_rows",
             "group_rows",
             (sig["E"],),

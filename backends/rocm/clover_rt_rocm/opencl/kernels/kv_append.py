@@ -27,6 +27,7 @@ class KvAppend(ClKernel):
     ) -> Step:
         width = sig["G"] * sig["K"]
         launch = self.launch(
+            sig,
             "kv_append",
             "kv_append",
             (ceil(width, ITEMS), sig["T"]),

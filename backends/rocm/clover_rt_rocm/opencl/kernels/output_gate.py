@@ -24,6 +24,7 @@ class OutputGate(ClKernel):
         scratch: Tensor | None,
     ) -> Step:
         launch = self.launch(
+            sig,
             "output_gate",
             "output_gate",
             (ceil(sig["N"], ITEMS), sig["T"]),

@@ -31,6 +31,7 @@ class RmsNorm(ClKernel):
         scratch: Tensor | None,
     ) -> Step:
         launch = self.launch(
+            sig,
             "rms_norm",
             "rms_norm",
             (sig["G"], sig["T"]),

@@ -25,6 +25,7 @@ class Rope(ClKernel):
     ) -> Step:
         width = sig["H"] * sig["K"]
         launch = self.launch(
+            sig,
             "rope",
             "rope",
             (ceil(width, ITEMS), sig["T"]),

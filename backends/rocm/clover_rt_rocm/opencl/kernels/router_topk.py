@@ -28,6 +28,7 @@ class RouterTopk(ClKernel):
     ) -> Step:
         masked = sig.has("allowed")
         launch = self.launch(
+            sig,
             ("rank", "router_topk"),
             "router_topk",
             (sig["T"],),

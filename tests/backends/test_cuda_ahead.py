@@ -107,7 +107,7 @@ VERSIONS = (PINNED, NEWEST)
 KNOWN_SPILLS = {
     # the scan of a draft of one row; tables have no tile for it
     (PINNED, "sm_80", "block_scan_kernel"): 6,
-    # tiles are chosen for the pinned version; the newest's compilers keep other numbers in registers
+    # tiles are chosen for the pinned version; the newest's compilers use registers otherwise
     (NEWEST, "sm_80", "attend_kernel"): 8,
     (NEWEST, "sm_80", "block_scan_kernel"): 4,
     (NEWEST, "sm_80", "logits_kernel"): 2,

@@ -79,6 +79,43 @@ def test_a_run_on_the_interpreter_is_the_golden_one(backend: str, case: Any) -> 
     assert told.returncode == 0, told.stdout + told.stderr
 
 
+CALLS = """
+import torch
+from clover_rt_cuda.backend import interpret
+
+interpret()
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+
+prepare, prepared = interpreter._patch_lang, []
+interpreter._patch_lang = lambda fn: (prepared.append(fn.__name__), prepare(fn))[1]
+
+@triton.jit
+def doubled(x):
+    return x + x + tl.zeros((4,), tl.float32)
+
+@triton.jit
+def kernel(x):
+    i = tl.arange(0, 4)
+    for _ in range(3):
+        tl.store(x + i, doubled(tl.load(x + i)))
+
+x = torch.arange(4, dtype=torch.float32)
+kernel[(2,)](x)
+kernel[(1,)](x)
+print(x.tolist(), prepared.count("kernel"), prepared.count("doubled"))
+"""
+
+
+def test_a_function_is_prepared_for_the_interpreter_once(tmp_path: Path) -> None:
+    """The numbers are doubled three times by each of three programs, in two launches."""
+    file = tmp_path / "calls.py"
+    file.write_text(CALLS)
+    told = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
+    assert told.stdout.split() == f"{[i * 2.0**9 for i in range(4)]} 2 1".split(), told.stderr
+
+
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the lane's script; a process of its own is told in time that kernels are interpreted."""
     return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True)

@@ -64,9 +64,9 @@ class CudaBackend(Backend):
         return Probe(devices) if devices else found
 
     def open(self, info: DeviceInfo) -> Device:
-        if info.id == INTERPRETER.id:
-            interpret()
         with loading(BROKEN):
+            if info.id == INTERPRETER.id:
+                interpret()
             # first here: it loads torch, and the kernels load triton
             from clover_rt_cuda.device import CudaDevice
 
@@ -206,7 +206,7 @@ def driver_version() -> str:
 
 
 def interpret() -> None:
-    """Make triton, which reads this once, interpret kernels in this process."""
+    """Make triton interpret kernels in this process, and prepare each function for it once."""
     triton = sys.modules.get("triton")
     if triton is not None and not triton.knobs.runtime.interpret:
         raise BackendUnavailable(
@@ -216,3 +216,15 @@ def interpret() -> None:
             code="CRT-3520",
         )
     os.environ[TRITON_INTERPRET] = "1"
+    from triton.runtime import interpreter
+
+    prepared: set[Any] = set()
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # triton's own does so at every call of a function by a kernel: half of all time
+        if self.fn not in prepared:
+            prepared.add(self.fn)
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    interpreter.InterpretedFunction.__call__ = call

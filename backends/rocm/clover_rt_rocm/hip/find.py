@@ -114,9 +114,9 @@ def kernel_driver() -> str:
 
 def open_device(info: DeviceInfo) -> Device:
     """Open a card, or the interpreter."""
-    if info.id == INTERPRETER.id:
-        interpret()
     with loading(BROKEN):
+        if info.id == INTERPRETER.id:
+            interpret()
         # first here: it loads torch, and the kernels load triton
         from clover_rt_rocm.hip.device import HipDevice
 

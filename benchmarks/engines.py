@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from clover_rt.backend import Device
+from clover_rt.backend import Device, Usage
 from clover_rt.bench.traffic import Traffic, traffic
 from clover_rt.fit import capacity_for
 from clover_rt.fit.counting import CountingDevice
@@ -20,7 +20,7 @@ from clover_rt.ops import OPS
 from clover_rt.plan import Plan, bind
 from clover_rt.plugins import open_device
 from clover_rt.quantise.rules import FINE
-from clover_rt.spec import Format, HostWeight, Precision, TableClass, Weight
+from clover_rt.spec import Format, HostWeight, Numerics, Precision, TableClass, Weight
 
 # what cards have in common: bytes of a buffer and of a group's memory, groups along each axis
 LARGEST_BUFFER, LOCAL = 4 << 30, 64 << 10
@@ -44,12 +44,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a pass: the layer op that it belongs to, its launches, bytes and operations."""
+    """One step of a pass: the layer op that it belongs to, its launches, bytes and operations.
+
+    is_int8  its products are of rows rounded to 8 bits
+    """
 
     op: str
     launches: int
     moved: Traffic
     flops: float
+    is_int8: bool = False
 
 
 class Engine:
@@ -98,21 +102,23 @@ class OpenClEngine(Engine):
     name = "opencl"
 
     def __init__(self) -> None:
+        from clover_rt_rocm.opencl.capabilities import Capabilities
         from clover_rt_rocm.opencl.device import ClBuffer, ClDevice
         from clover_rt_rocm.opencl.kernels import make_kernels
 
         class Unreal(ClDevice):
+            # as AMD's cards have them; the text is never compiled
+            capabilities = Capabilities(int_dot="told", subgroups="told")
+
             def __init__(self) -> None:
                 self.name = "opencl"
                 self.alignment = 256
                 self.max_binding_bytes = LARGEST_BUFFER
                 self.handle = SimpleNamespace(local_mem_size=LOCAL, global_mem_size=1 << 50)
-                kernel = SimpleNamespace(set_arg=lambda i, value: None)
-                self.programs: Any = SimpleNamespace(kernel=lambda source, name: kernel)
                 self.used = 0
                 self.kernels = make_kernels(self)
 
-            def allocate(self, nbytes: int, what: str) -> ClBuffer:
+            def allocate(self, nbytes: int, what: str, usage: Usage | None = None) -> ClBuffer:
                 return ClBuffer(nbytes, None)
 
             def upload(self, dst: Any, offset: int, src: Any) -> None:
@@ -176,12 +182,14 @@ def steps_of(plan: Plan, load: Load, engine: Engine) -> list[Step]:
     for action in plan.program(load.table, load.rows).actions:
         node, sig = action.node, action.sig
         assert node is not None and sig is not None, "a plan on one device moves nothing"
+        kernel = plan.placement.choices[node.name].kernel
         # scratch memory is written once and read once at least
-        scratch = 2.0 * plan.placement.choices[node.name].kernel.scratch(sig)
+        scratch = 2.0 * kernel.scratch(sig)
         moved = traffic(sig, live) + Traffic(activations=scratch)
         flops = OPS[sig.op].work(sig, live).flops
         count = engine.launches(action.step, load.depth)
-        out.append(Step(ops[node.layer], count, moved, flops))
+        is_int8 = kernel.numerics(sig) is Numerics.INT8_G32
+        out.append(Step(ops[node.layer], count, moved, flops, is_int8))
     return out
 
 

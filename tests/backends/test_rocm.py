@@ -545,8 +545,11 @@ def test_a_trial_that_hangs_is_ended_and_its_outcome_kept(
 ) -> None:
     trial_of("import time; time.sleep(600)")
     monkeypatch.setattr(recording, "TRIAL_S", 1)
-    assert not recording.is_safe(card(), silent, folder=tmp_path)
+    told: list[tuple[int, int, str]] = []
+    assert not recording.is_safe(card(), lambda *progress: told.append(progress), folder=tmp_path)
     assert "did not end in 1 s (to try again" in recording.told(card(), tmp_path)
+    # else a bar would stay, and a signal be taken for one while kernels compile
+    assert [(done, total) for done, total, _ in told] == [(0, 1), (1, 1)]
 
 
 def test_progress_is_told_before_a_trial_starts_and_at_its_end(trial_of: Any) -> None:

@@ -171,6 +171,25 @@ def test_layers_of_triton_kernels_take_few_launches(found: dict[str, Any]) -> No
         assert by_op["attention"] + moe <= 10, name
 
 
+def test_products_of_rounded_rows_take_thirteen_instructions_for_thirty_two(roofline: Any) -> None:
+    engines = importlib.import_module("engines")
+    card = roofline.Card("card", 1000, 100, 10, 32, ("opencl",))
+    assumed = roofline.Assumed(arithmetic_share=1.0, opencl_us=0)
+    load = at(roofline, "preview")
+    plain, rounded = (
+        roofline.predict(
+            [engines.Step("gdn", 1, Traffic(), 1e11, is_int8)],
+            load,
+            card,
+            "opencl",
+            "single",
+            assumed,
+        )["ms"]
+        for is_int8 in (False, True)
+    )
+    assert (plain, rounded) == pytest.approx((10, 10 * 13 / 32))
+
+
 def test_time_is_bytes_over_bandwidth_and_a_cost_a_launch(roofline: Any) -> None:
     engines = importlib.import_module("engines")
     card = roofline.Card("card", 1000, 100, 10, 32, ("triton",))

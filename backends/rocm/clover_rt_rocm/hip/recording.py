@@ -101,6 +101,7 @@ def child(info: DeviceInfo, tell: Tell) -> str:
         said = _wait(process, tell)
     finally:
         _end(process)
+    tell(TRIAL_S, TRIAL_S, TRYING)
     if said is None:
         return f"the trial did not end in {TRIAL_S} s"
     code, last = process.returncode, (said.strip().splitlines() or ["it said nothing"])[-1]
@@ -117,9 +118,7 @@ def _wait(process: subprocess.Popen[str], tell: Tell) -> str | None:
     for second in range(TRIAL_S):
         tell(second, TRIAL_S, TRYING)
         with suppress(subprocess.TimeoutExpired):
-            said = process.communicate(timeout=1)[1]
-            tell(TRIAL_S, TRIAL_S, TRYING)
-            return said
+            return process.communicate(timeout=1)[1]
     return None
 
 

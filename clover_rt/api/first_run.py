@@ -245,7 +245,7 @@ def _is_same_card(info: DeviceInfo, other: DeviceInfo) -> bool:
     own, theirs = (
         [d.name.casefold(), d.notes.get("arch", d.name).casefold()] for d in (info, other)
     )
-    return any(a in b or b in a for a in own for b in theirs)
+    return any(a in b or b in a for a in own for b in theirs if a and b)
 
 
 def some_layers(config: ModelConfig, weights: Mapping[str, HostWeight]) -> Layers:

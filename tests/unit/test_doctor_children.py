@@ -23,9 +23,11 @@ open(sys.argv[1] + ".part", "w").write(str(os.getpid()))
 os.replace(sys.argv[1] + ".part", sys.argv[1])
 time.sleep(600)
 """
+# programs in the background of a shell are started with SIGINT ignored, and so is all they start
 ASKS = f"""
-import os, sys
+import os, signal, sys
 from clover_rt.doctor.host import Host
+signal.signal(signal.SIGINT, signal.default_int_handler)
 command = [sys.executable, "-c", {STAYS!r}, sys.argv[1], str(os.getpid())]
 Host.here().run(command, os.environ, 600)
 """
@@ -40,7 +42,7 @@ def test_a_child_ends_with_a_doctor_that_is_ended(number: signal.Signals, tmp_pa
         assert doctor.poll() is None
         time.sleep(0.05)
     doctor.send_signal(number)
-    doctor.wait()
+    doctor.wait(timeout=60)
     assert is_gone(int(told.read_text()))
 
 

@@ -86,43 +86,17 @@ def taken(
     host: Device,
     setting: Setting,
     context: int,
+    *,
+    with_passes: bool = True,
 ) -> dict[Place, Taken]:
     """Return what a load and its passes take on each device; no weight is read.
 
-    host  the cpu device behind; the same object where `device` is the cpu
+    The plan is bound to devices that only count.
+
+    host         the cpu device behind; the same object where `device` is the cpu
+    with_passes  else what a load takes before its first pass: weights and state
     Raises Unsupported where neither device takes an operation.
     """
-    plan, devices = _loaded(config, weights, device, host, setting, context)
-    for table, rows in passes(plan, setting, plan.widest_draft):
-        for top in TOPS:
-            plan.program(table, rows, top)
-    if plan.graph.advances:
-        bind_program(plan, plan.graph.advances, TableClass.COMMIT, 1, 1)
-    return {place: _taken(plan, place, devices[place]) for place in plan.devices}
-
-
-def held(
-    config: ModelConfig,
-    weights: Mapping[str, HostWeight],
-    device: Device,
-    host: Device,
-    setting: Setting,
-    context: int,
-) -> dict[Place, Taken]:
-    """Return what a load takes before its first pass: weights and state; see `taken`."""
-    plan, devices = _loaded(config, weights, device, host, setting, context)
-    return {place: _taken(plan, place, devices[place]) for place in plan.devices}
-
-
-def _loaded(
-    config: ModelConfig,
-    weights: Mapping[str, HostWeight],
-    device: Device,
-    host: Device,
-    setting: Setting,
-    context: int,
-) -> tuple[Plan, dict[Place, CountingDevice]]:
-    """Return a plan that is bound to devices that only count."""
     capacity = capacity_for(config, setting.slots, context)
     graph = build_graph(config, weights, capacity)
     counting = CountingDevice(device)
@@ -135,7 +109,14 @@ def _loaded(
         context=context,
         precision=setting.precision,
     )
-    return plan, {Place.DEVICE: counting, Place.HOST: behind}
+    if with_passes:
+        for table, rows in passes(plan, setting, capacity.draft):
+            for top in TOPS:
+                plan.program(table, rows, top)
+        if plan.graph.advances:
+            bind_program(plan, plan.graph.advances, TableClass.COMMIT, 1, 1)
+    devices = {Place.DEVICE: counting, Place.HOST: behind}
+    return {place: _taken(plan, place, devices[place]) for place in plan.devices}
 
 
 def passes(plan: Plan, setting: Setting, block: int) -> Iterator[tuple[TableClass, int]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from clover_rt.backend import Device, Memory
 from clover_rt.errors import OutOfMemory, Unsupported
 from clover_rt.fit.context import kv_bytes_per_token
-from clover_rt.fit.memory import Setting, Taken, capacity_for, held
+from clover_rt.fit.memory import Setting, Taken, capacity_for, taken
 from clover_rt.fit.render import size
 from clover_rt.fit.weights import QUANTISED, distinct, is_quantised, shares, stored_as
 from clover_rt.model.config import ModelConfig
@@ -44,10 +44,11 @@ def check_room(
     if CLEARLY * (whole + cache * kv_bytes_per_token(config, FLOAT_BYTES)) <= memory.free:
         return
     try:
-        need = held(config, weights, device, host, setting, context)[Place.DEVICE]
+        counted = taken(config, weights, device, host, setting, context, with_passes=False)
     # binding tells it, unless it may take the reference
     except Unsupported:
         return
+    need = counted[Place.DEVICE]
     if need.total <= memory.free:
         return
     parts = ", ".join(_parts(need, context))

@@ -155,6 +155,12 @@ class Signature:
         name = dict(self.dtypes)[operand]
         return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
+    def described(self) -> str:
+        """Return the op with its shape, the formats of its weights and its class, for messages."""
+        axes = ", ".join(f"{name}={n}" for name, n in self.axes)
+        formats = ", ".join(f"{w} {f.value}" for w, f, _ in self.formats)
+        return " ".join(part for part in (self.op, f"[{axes}]", formats, self.table.value) if part)
+
     def static(self) -> Signature:
         """Return the signature that `prepare` sees: without dynamic axes and table class."""
         axes = tuple((a, n) for a, n in self.axes if a not in DYNAMIC)

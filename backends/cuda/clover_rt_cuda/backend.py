@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +29,7 @@ INTERPRETER = DeviceInfo(
     is_software=True,
     notes={"environment": f"{TRITON_INTERPRET}=1"},
 )
+DOCTOR = "`clover-rt doctor` looks at driver, nodes and variables"
 DRIVER = Path("/sys/module/nvidia/version")
 LIBRARY = "libcuda.so.1"
 LEAST_TRITON = (3, 4)
@@ -114,24 +115,32 @@ def loading(fix: str) -> Iterator[None]:
 
 def cards() -> Probe:
     """Return the cards that torch sees and has code for, and what is wrong with others."""
+    return ask_torch(_seen, BROKEN)
+
+
+def ask_torch(seen: Callable[[Any, str], Probe], broken: str) -> Probe:
+    """Return what `seen` finds, given torch and its name with the version, or why it cannot.
+
+    broken  the fix of a torch that cannot be imported
+    """
     try:
         import torch
     # a library that is missing or broken must not end the program
     except Exception as error:
         problem = f"torch cannot be imported: {type(error).__name__}: {error}"
-        return Probe(problem=problem, fix=BROKEN)
+        return Probe(problem=problem, fix=broken)
     name = f"torch {torch.__version__}"
-    if torch.version.cuda is None:
-        return Probe(problem=f"{name} is built without CUDA", fix=NEEDED)
     try:
-        return _seen(torch, name)
+        return seen(torch, name)
     # a driver raises what it likes
     except Exception as error:
         problem = f"{name} cannot ask for cards: {type(error).__name__}: {error}"
-        return Probe(problem=problem, fix="`clover-rt doctor` looks at driver, nodes and variables")
+        return Probe(problem=problem, fix=DOCTOR)
 
 
 def _seen(torch: Any, name: str) -> Probe:
+    if torch.version.cuda is None:
+        return Probe(problem=f"{name} is built without CUDA", fix=NEEDED)
     if not torch.cuda.is_available():
         fix = (
             "look at the driver with nvidia-smi, and at CUDA_VISIBLE_DEVICES; `clover-rt doctor` "

@@ -80,7 +80,7 @@ class Guard:
 
     def _no_memory(self, error: Exception) -> OutOfMemory:
         memory = _memory_of(self.device)
-        asked = f" for {described(self.sig)}" if self.sig else ""
+        asked = f" for {self.sig.described()}" if self.sig else ""
         return OutOfMemory(
             what=f"{self.device.name} ran out of memory in {self.doing}{asked}",
             evidence=f"free {memory.free} of {memory.total} bytes; {self._about()}: "
@@ -90,7 +90,7 @@ class Guard:
         )
 
     def _no_program(self, error: Exception) -> CompileError:
-        asked = described(self.sig) if self.sig else self.doing
+        asked = self.sig.described() if self.sig else self.doing
         return CompileError(
             what=f"the kernel of {asked} did not compile for {self.device.name}",
             evidence=f"{self._about()}; the compiler said:\n{error}",
@@ -152,13 +152,6 @@ def no_room(
         fix=remedies,
         code="CRT-3230",
     )
-
-
-def described(sig: Signature) -> str:
-    """Return an operation with its shape, the formats of its weights and its class."""
-    axes = ", ".join(f"{name}={n}" for name, n in sig.axes)
-    formats = ", ".join(f"{w} {f.value}" for w, f, _ in sig.formats)
-    return " ".join(part for part in (sig.op, f"[{axes}]", formats, sig.table.value) if part)
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from clover_rt.backend import Device, DeviceInfo, Probe
-from clover_rt_cuda.backend import INTERPRET, INTERPRETER, interpret, lacking, loading
+from clover_rt_cuda.backend import (
+    DOCTOR,
+    INTERPRET,
+    INTERPRETER,
+    ask_torch,
+    interpret,
+    lacking,
+    loading,
+)
 from clover_rt_rocm.hip import recording
 
 INSTALL = "pip install --upgrade torch --index-url https://download.pytorch.org/whl/rocm7.2"
@@ -22,7 +30,6 @@ BROKEN = (
     "install torch and its triton anew: pip install --force-reinstall torch --index-url "
     "https://download.pytorch.org/whl/rocm7.2"
 )
-DOCTOR = "`clover-rt doctor` looks at driver, nodes and variables"
 
 
 def probe() -> Probe:
@@ -51,19 +58,8 @@ def built_for() -> str:
 
 def cards() -> Probe:
     """Return the cards that torch sees and has code for."""
-    try:
-        import torch
-    # a library of ROCm that is missing or broken must not end the program
-    except Exception as error:
-        problem = f"torch cannot be imported: {type(error).__name__}: {error}"
-        return Probe(problem=problem, fix=BROKEN)
-    name = f"torch {torch.__version__}"
-    try:
-        return _seen(torch, name)
-    # a driver raises what it likes
-    except Exception as error:
-        problem = f"{name} cannot ask for cards: {type(error).__name__}: {error}"
-        return Probe(problem=problem, fix=DOCTOR)
+    found: Probe = ask_torch(_seen, BROKEN)
+    return found
 
 
 def _seen(torch: Any, name: str) -> Probe:

@@ -19,7 +19,6 @@ from clover_rt.spec import Precision, Signature
 from clover_rt_rocm.opencl.capabilities import PLAIN, Capabilities, probe
 from clover_rt_rocm.opencl.failures import (
     NO_MEMORY,
-    described,
     failure,
     no_memory,
     no_program,
@@ -71,7 +70,7 @@ class Launches:
     @cached_property
     def about(self) -> str:
         """What goes to the device at once, for the message if it is lost."""
-        first, last = (described(self.launches[i].sig) for i in (0, -1))
+        first, last = (self.launches[i].sig.described() for i in (0, -1))
         if len(self.launches) == 1:
             return first
         return f"one of {len(self.launches)} launches from {first} to {last}"

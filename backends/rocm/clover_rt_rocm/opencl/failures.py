@@ -81,18 +81,11 @@ def no_program(device: ClDevice, name: str, sig: Signature, error: Exception) ->
     """Return the error of a kernel that did not compile; the driver's has the compiler's log."""
     driver = _driver(device)
     return CompileError(
-        what=f"kernel {name} of {described(sig)} did not compile for {device.name}",
+        what=f"kernel {name} of {sig.described()} did not compile for {device.name}",
         evidence=f"{driver}; the compiler said:\n{error}",
         fix="update the device's driver, or use --backend cpu",
         code="CRT-3540",
     )
-
-
-def described(sig: Signature) -> str:
-    """Return an operation with its shape, the formats of its weights and its class."""
-    axes = ", ".join(f"{name}={n}" for name, n in sig.axes)
-    formats = ", ".join(f"{w} {f.value}" for w, f, _ in sig.formats)
-    return " ".join(part for part in (sig.op, f"[{axes}]", formats, sig.table.value) if part)
 
 
 def _last(device: ClDevice) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -245,7 +246,12 @@ def _is_same_card(info: DeviceInfo, other: DeviceInfo) -> bool:
     own, theirs = (
         [d.name.casefold(), d.notes.get("arch", d.name).casefold()] for d in (info, other)
     )
-    return any(a in b or b in a for a in own for b in theirs if a and b)
+    return any(_names(a, b) or _names(b, a) for a in own for b in theirs)
+
+
+def _names(part: str, whole: str) -> bool:
+    """Is a name part of another one? "7900 XT" is not of "7900 XTX"."""
+    return bool(part) and re.search(rf"(?<!\w){re.escape(part)}(?!\w)", whole) is not None
 
 
 def some_layers(config: ModelConfig, weights: Mapping[str, HostWeight]) -> Layers:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from clover_rt_cuda.backend import INTERPRET, INTERPRETER
 from clover_rt_rocm.choice import decide
 from clover_rt_rocm.hip import find, recording
 from clover_rt_rocm.variables import architectures, told, wrong_override
+from tests.processes import is_gone
 
 ENVIRONMENT = {INTERPRET: "1", "TRITON_INTERPRET": "1"}
 GB = 1 << 30
@@ -554,6 +556,34 @@ def test_a_trial_that_hangs_is_ended_and_its_outcome_kept(
     assert "did not end in 1 s (to try again" in recording.told(card(), tmp_path)
     # else a bar would stay, and a signal be taken for one while kernels compile
     assert [(done, total) for done, total, _ in told] == [(0, 1), (1, 1)]
+
+
+STARTS = """
+import sys
+from clover_rt.backend import DeviceInfo
+from clover_rt_rocm.hip import recording
+sys.executable = sys.argv[1]
+recording.child(DeviceInfo("hip:0", "a card"), lambda *progress: None)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_trial_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    stays = (
+        "import os, time; from clover_rt_rocm.hip.trial import end_with_stdin; end_with_stdin(); "
+        f"open('{told}.part', 'w').write(str(os.getpid())); os.replace('{told}.part', '{told}'); "
+        "time.sleep(600)"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{stays}"\n')
+    python.chmod(0o755)
+    with subprocess.Popen([sys.executable, "-c", STARTS, str(python)]) as program:
+        while not told.exists():
+            assert program.poll() is None
+            time.sleep(0.05)
+        program.kill()
+    assert is_gone(int(told.read_text()))
 
 
 def test_progress_is_told_before_a_trial_starts_and_at_its_end(trial_of: Any) -> None:

@@ -91,16 +91,21 @@ def told(info: DeviceInfo, folder: Path | None = None) -> str:
 def child(info: DeviceInfo, tell: Tell) -> str:
     """Run the trial in a process of its own; return "" or what went wrong."""
     command = [sys.executable, "-m", "clover_rt_rocm.hip.trial", info.id]
-    try:
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-    except OSError as error:
-        raise NotTried(f"the trial cannot be started: {error}") from error
-    try:
-        said = _wait(process, tell)
-    finally:
-        _end(process)
+    # nothing is written: the trial sees it close where this process is killed
+    stdin, held = os.pipe()
+    with os.fdopen(held, "wb"):
+        try:
+            process = subprocess.Popen(
+                command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+        except OSError as error:
+            raise NotTried(f"the trial cannot be started: {error}") from error
+        finally:
+            os.close(stdin)
+        try:
+            said = _wait(process, tell)
+        finally:
+            _end(process)
     tell(TRIAL_S, TRIAL_S, TRYING)
     if said is None:
         return f"the trial did not end in {TRIAL_S} s"

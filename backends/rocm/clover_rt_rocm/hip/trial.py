@@ -3,12 +3,15 @@
     python -m clover_rt_rocm.hip.trial hip:0
 
 The exit code is 0 where every replay gave the bytes that the launches one by one give, and 75 where
-the card had no memory to try. A crash or a hang ends this process and no other.
+the card had no memory to try. A crash or a hang ends this process and no other. It ends where its
+stdin does, which whoever started it holds open.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from threading import Thread
 from typing import Any
 
 import ml_dtypes
@@ -55,6 +58,18 @@ def main(argv: list[str]) -> int:
     if problem:
         print(problem, file=sys.stderr)
     return 1 if problem else 0
+
+
+def end_with_stdin() -> None:
+    """Let this process end at the end of its stdin: a killed program leaves no trial behind."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        # what may hang cannot be asked to stop
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def differs(device: Device) -> str:
@@ -152,4 +167,5 @@ def _signature(
 
 
 if __name__ == "__main__":
+    end_with_stdin()
     sys.exit(main(sys.argv[1:]))

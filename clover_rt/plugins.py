@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
@@ -252,7 +252,6 @@ def choose(backend: str, found: Probe, wanted: str | None) -> DeviceInfo:
     Raises BackendUnavailable: CRT-3003 no or several such devices, CRT-3004 none is chosen by
     itself.
     """
-    listed = ", ".join(f"{d.id} ({d.name})" for d in found.devices)
     if wanted is None:
         able = [d for d in found.devices if not only_by_name(d)]
         if able:
@@ -269,11 +268,21 @@ def choose(backend: str, found: Probe, wanted: str | None) -> DeviceInfo:
     if len(named) != 1:
         raise BackendUnavailable(
             what=f"device {wanted!r} of backend {backend!r} was requested",
-            evidence=f"{len(named)} devices match; devices: {listed}",
-            fix="use the id of one of these devices",
+            evidence=f"{len(named)} devices match; devices: {_listed(found.devices)}",
+            fix="use the id of one of these devices; `clover-rt backends` lists those of all "
+            "backends",
             code="CRT-3003",
         )
     return named[0]
+
+
+def _listed(devices: Sequence[DeviceInfo]) -> str:
+    """Return devices, each with why it is chosen or not: what a backend lacks for others is there."""
+    told = []
+    for d in devices:
+        reason = " ".join((only_by_name(d) or d.notes.get("chosen", "")).split())
+        told.append(f"{d.id} ({d.name})" + (f": {reason}" if reason else ""))
+    return "; ".join(told)
 
 
 def only_by_name(info: DeviceInfo) -> str:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from clover_rt import __version__
 from clover_rt.api.remembered import Remembered
 from clover_rt.backend import Device, DeviceInfo
-from clover_rt.errors import BackendUnavailable
+from clover_rt.errors import BackendUnavailable, NonFinite
 from clover_rt.model.build import Capacity, build_graph
 from clover_rt.model.config import LayerType, ModelConfig
 from clover_rt.plan import Plan, Progress, bind
@@ -149,7 +149,8 @@ def check(
 
     on_progress, on_note  as of `load`
     None where there is nothing to check: the cpu, or a device that no plugin offered. Raises
-    BackendUnavailable (CRT-3015) with the numbers where the two disagree.
+    BackendUnavailable (CRT-3015) with the numbers where the two disagree, and NonFinite (CRT-4002)
+    where the cpu itself computes inf or NaN.
     """
     device, info = opened.device, opened.device.info
     if device is opened.host or info is None:
@@ -320,6 +321,14 @@ def deviations(
 
     for work, told in passes:
         want = reference.follow(work, {})
+        for name, rows in want.items():
+            if not np.isfinite(rows).all():
+                raise NonFinite(
+                    what="two of the checkpoint's layers give inf or NaN on the cpu too",
+                    evidence=f"behind {_layer(layers, name)}, {told}",
+                    fix="check the checkpoint's weights: make or copy it anew",
+                    code="CRT-4002",
+                )
         got = plan.follow(work, want, on_step)
         yield from _compared(plan, layers, work.segments[0].kind, told, got, want)
     if on_progress is not None:
@@ -374,6 +383,14 @@ def _compared(
         yield Deviation(
             layers.numbers[place], node.op, told, float(errors[row]), float(limits[row])
         )
+
+
+def _layer(layers: Layers, name: str) -> str:
+    """Return a node's name with its layer's number in the checkpoint."""
+    first, *rest = name.split(".")
+    if first == "layers" and rest:
+        return ".".join(["layers", str(layers.numbers[int(rest[0])]), *rest[1:]])
+    return name
 
 
 def _errors(got: Array, want: Array, before: Array) -> Array:

@@ -99,7 +99,7 @@ def table(rows: Sequence[Status]) -> str:
     for r in rows:
         facts = [r.status, r.version, f"API {r.api}" if r.api else ""]
         lines.append(f"{r.name:{width}}  " + "  ".join(f for f in facts if f))
-        lines += [f"{'':{width}}  {line}" for line in devices(r)]
+        lines += [f"{'':{width}}  {line}" for text in devices(r) for line in text.splitlines()]
         if r.reason:
             lines.append(f"{'':{width}}  {r.reason.splitlines()[0]}")
             lines.append(f"{'':{width}}  more: clover-rt backends --why {r.name}")
@@ -107,16 +107,21 @@ def table(rows: Sequence[Status]) -> str:
 
 
 def devices(row: Status) -> list[str]:
-    """Return one line a device: what it is, which engine drives it, and why it is chosen or not."""
+    """Return for each device what it is, which engine drives it, and why it is chosen or not.
+
+    The first line has the start of the reason; what it has in more lines is indented below.
+    """
     lines = []
     for d in row.devices:
-        reason = d.only_by_name or ("software" if d.is_software else "")
+        reason, *more = d.only_by_name.split(";\n")
+        reason = reason or ("software" if d.is_software else "")
         facts = [f"engine {d.notes['engine']}"] if "engine" in d.notes else []
         if reason:
             facts.append(f"{reason}: only by --device")
         elif "chosen" in d.notes:
             facts.append(d.notes["chosen"])
-        lines.append(f"device {d.id}: {d.name}" + (f" ({'; '.join(facts)})" if facts else ""))
+        line = f"device {d.id}: {d.name}" + (f" ({'; '.join(facts)})" if facts else "")
+        lines.append("\n  ".join((line, *more)))
     return lines
 
 

@@ -18,7 +18,7 @@ KERNELS_S = 300.0
 # the first pass on a Radeon may try graphs before, for up to 300 s
 MODEL_S = 420.0
 REFERENCE = "cpu"
-OWN = ("cuda", "rocm")
+OWN = ("cuda", "rocm", "vulkan")
 """Backends that are always installed: not every machine has their cards."""
 
 
@@ -41,7 +41,8 @@ def probe(
             yield finding(code, f"{row.name}: {row.reason}", fix=fix)
         elif named is None and all(only_by_name(d) for d in row.devices):
             names = "; ".join(f"{d.id} ({d.name}): {only_by_name(d)}" for d in row.devices)
-            yield finding("CRT-5703", f"{row.name}: {names}", device=row.devices[0].id)
+            chosen = f"--backend {row.name} --device {row.devices[0].id}"
+            yield finding("CRT-5703", f"{row.name}: {' '.join(names.split())}", chosen=chosen)
 
 
 def as_dict(row: Status) -> dict[str, Any]:

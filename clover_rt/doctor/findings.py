@@ -323,7 +323,7 @@ CODES = _table(
         "CRT-5703",
         _I,
         "a backend has only devices that are not chosen by themselves",
-        "nothing, if another backend is to be used; `--device {device}` uses it on request",
+        "nothing, if another backend is to be used; `{chosen}` uses it on request",
     ),
     (
         "CRT-5704",

@@ -151,7 +151,9 @@ def _backends(report: Report) -> Iterator[str]:
         for d in b["devices"]:
             memory = _gb(d["memory_bytes"]) if d["memory_bytes"] else ""
             engine = f"engine {d['notes']['engine']}" if "engine" in d["notes"] else ""
-            why = f"only by name: {d['only_by_name']}" if d["only_by_name"] else ""
+            # the first clause: `backends` and the findings have the rest
+            reason = d["only_by_name"].partition(";")[0]
+            why = f"only by name: {reason}" if reason else ""
             why = why or d["notes"].get("chosen", "")
             yield _row("", f"device {d['id']}: {d['name']}", memory, engine, why)
 

@@ -135,8 +135,8 @@ def verdict(report: dict[str, Any], code: int) -> str:
         return f"Clover runs here on {', '.join(taken)}{tail}"
     # the first clause: findings and the list of backends have the rest
     told = "; ".join(f"{_where(row)}: {row['only_by_name'].partition(';')[0]}" for row in passed)
-    device = passed[0]["device"]
-    return f"Clover runs here only with `--device {device}`, not by itself: {told}{tail}"
+    chosen = f"--backend {passed[0]['backend']} --device {passed[0]['device']}"
+    return f"Clover runs here only with `{chosen}`, not by itself: {told}{tail}"
 
 
 def _where(row: dict[str, Any]) -> str:

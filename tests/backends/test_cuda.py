@@ -51,7 +51,7 @@ def test_a_missing_library_is_named_by_the_probe(
     probe = CudaBackend().probe()
     assert probe.devices == ()
     assert probe.problem == f"{absent} cannot be imported"
-    assert "pip install --upgrade torch --index-url" in probe.fix
+    assert "pip install --force-reinstall torch --index-url" in probe.fix
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_torch_without_cuda_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -
     probe = CudaBackend().probe()
     assert probe.devices == ()
     assert "built without CUDA" in probe.problem
-    assert "pip install --upgrade torch --index-url" in probe.fix
+    assert "pip install --force-reinstall torch --index-url" in probe.fix
 
 
 def test_the_interpreter_is_offered_only_where_it_is_asked_for(
@@ -209,8 +209,9 @@ def test_a_card_that_torch_has_no_code_for_is_left_out_with_the_reason_and_a_com
     assert probe.devices == ()
     arch = f"sm_{version[0]}{version[1]}"
     assert f"has code for {', '.join(made)}, not for {arch} (GeForce 32)" in probe.problem
-    assert f"pip install --upgrade torch --index-url https://download.pytorch.org/whl/{index}" in (
-        probe.fix
+    assert (
+        f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}"
+        in (probe.fix)
     )
 
 

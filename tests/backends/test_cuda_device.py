@@ -44,7 +44,7 @@ PASS = ["upload", "replay", "wait"]
 class Driver:
     """Takes the place of torch.cuda: notes submissions and waits.
 
-    noted      in order: upload, wait, record, replay
+    noted      in order: upload, wait, record, replay, settle (a wait for all streams), release
     is_busy    an upload has not arrived yet
     launched   (kernel, were all tables empty) of each launch
     """
@@ -54,6 +54,7 @@ class Driver:
         self.launched: list[tuple[str, bool]] = []
         self.is_busy = False
         self.free, self.total = 3 << 30, 24 << 30
+        self.reserved = self.allocated = 0
 
     def Stream(self, device: torch.device) -> Driver:  # noqa: N802 - torch's name
         return self
@@ -67,6 +68,15 @@ class Driver:
     def mem_get_info(self, device: torch.device) -> tuple[int, int]:
         return self.free, self.total
 
+    def memory_reserved(self, device: torch.device) -> int:
+        return self.reserved
+
+    def memory_allocated(self, device: torch.device) -> int:
+        return self.allocated
+
+    def empty_cache(self) -> None:
+        self.noted.append("release")
+
     def record_event(self) -> Driver:
         self.noted.append("upload")
         return self
@@ -74,8 +84,8 @@ class Driver:
     def query(self) -> bool:
         return not self.is_busy
 
-    def synchronize(self) -> None:
-        self.noted.append("wait")
+    def synchronize(self, device: torch.device | None = None) -> None:
+        self.noted.append("wait" if device is None else "settle")
 
     def capture_begin(self, capture_error_mode: str) -> None:
         self.noted.append("record")
@@ -121,7 +131,7 @@ def still(driver: Driver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -
     compiled: list[str] = []
 
     def launch(self: CudaDevice, sig: Any, kernel: Any, grid: Any, *args: Any, **meta: Any) -> None:
-        heads = [table.data.numpy()[4:32] for table in self._tables]
+        heads = [b.data.numpy()[4:32] for b in self._buffers if b.is_table]
         driver.launched.append((kernel.__name__, not any(head.any() for head in heads)))
 
     monkeypatch.setattr(CudaDevice, "launch", launch)
@@ -164,7 +174,7 @@ def test_the_first_launches_run_on_an_empty_table_and_the_pass_on_its_own(
     replay = driver.replay
 
     def replayed() -> None:
-        (table,) = device._tables
+        (table,) = [b for b in device._buffers if b.is_table]
         tables.append(bytes(table.data.numpy()))
         replay()
 
@@ -295,10 +305,61 @@ def test_a_lost_card_is_told_with_what_ran_and_the_overrides(
     with pytest.raises(DeviceLost) as caught:
         plan.run(commit([2], position=1))
     launches = len(driver.launched) // 2
-    last = f"last operation one of {launches} launches from begin to confidence_topk, submitted "
-    assert_names_all(caught.value, last, " ms before", "CUDA_MODULE_LOADING=EAGER", "timed out")
+    last = f"last operation one of {launches} launches from begin ["
+    assert_names_all(caught.value, last, " to confidence_topk [", "T=1", " ms before")
+    assert_names_all(caught.value, "CUDA_MODULE_LOADING=EAGER", "timed out")
     assert caught.value.code == "CRT-3310"
     assert "--context" in caught.value.fix and "CUDA_LAUNCH_BLOCKING=1" in caught.value.fix
+
+
+def test_a_card_that_is_lost_in_a_launch_is_told_with_op_and_shape(device: CudaDevice) -> None:
+    launch = launches_of("moe", device, Failing(RuntimeError("CUDA error: illegal address")))
+    with pytest.raises(DeviceLost) as caught:
+        launch()
+    assert_names_all(caught.value, "in launch of moe [", "last operation moe [", "E=256", "T=1")
+
+
+def test_a_closed_device_holds_no_memory_though_its_plan_is_kept(
+    device: CudaDevice, driver: Driver, still: list[str]
+) -> None:
+    """The next model of the same program needs it."""
+    made: list[torch.Tensor] = []
+    pinned: list[int] = []
+    zeros = torch.zeros
+
+    def noted(*args: Any, **options: Any) -> torch.Tensor:
+        made.append(zeros(*args, **options))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "zeros", noted)
+        patch.setattr(torch.Tensor, "pin_memory", lambda t: (pinned.append(t.data_ptr()), t)[1])
+        plan = bind_toy(device)
+        plan.run(commit([1]))
+    assert sum(t.untyped_storage().nbytes() for t in made) > 1 << 20
+    driver.take()
+    plan.close()
+    left = [t.untyped_storage() for t in made if t.data_ptr() not in pinned]
+    # numpy has looked into the table here; and scratch that was outgrown is not the device's
+    assert sum(storage.nbytes() for storage in left) < 1 << 14
+    assert driver.take() == ["release"]
+
+
+def test_memory_that_torch_keeps_and_nobody_has_is_free(device: CudaDevice, driver: Driver) -> None:
+    driver.reserved, driver.allocated = 5 << 30, 4 << 30
+    assert device.memory().free == driver.free + (1 << 30)
+
+
+def test_new_weights_are_waited_for_once_by_the_next_launch(
+    device: CudaDevice, driver: Driver
+) -> None:
+    """What prepares them may compute on torch's own stream, which passes do not wait for."""
+    launch = launches_of("moe", device, Failing())
+    device.zeros(8, torch.float32, "a weight")
+    driver.take()
+    launch()
+    launch()
+    assert driver.take() == ["settle"]
 
 
 @pytest.mark.parametrize(
@@ -423,9 +484,10 @@ def test_a_card_that_is_lost_while_tables_are_empty_is_told(device: CudaDevice) 
         def copy_(self, other: Any) -> None:
             raise LOST
 
-    table.data = Lost()  # type: ignore[assignment]
+    own, table.data = table.data, Lost()  # type: ignore[assignment]
     with pytest.raises(DeviceLost), device.emptied():
         pass
+    table.data = own
 
 
 def test_a_launch_without_memory_names_op_free_memory_and_three_remedies(

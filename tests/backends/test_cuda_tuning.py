@@ -54,6 +54,21 @@ def test_the_users_table_goes_before_the_packages(folder: Path) -> None:
     assert tuning.Tuning.of("sm_80").source is None
 
 
+def test_a_card_without_a_table_takes_that_of_a_related_one(folder: Path) -> None:
+    packaged = write(tuning.PACKAGED, "sm_120")
+    assert tuning.Tuning.of("sm_89").source == packaged
+    related = write(folder, "sm_120")
+    assert tuning.Tuning.of("sm_89").source == related
+    own = write(folder, "sm_89")
+    assert tuning.Tuning.of("sm_89").source == own
+
+
+def test_related_cards_have_tables_in_the_package() -> None:
+    for arch, other in tuning.RELATED.items():
+        assert not (tuning.PACKAGED / f"{arch}.json").exists()
+        assert tuning.Tuning.of(arch).source == tuning.PACKAGED / f"{other}.json"
+
+
 def test_the_first_entry_that_holds_is_used(folder: Path) -> None:
     listed = [
         {"most_rows": 16, "set": {"BN": 16}},

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clover_rt.backend import DeviceInfo
 from clover_rt.ops import OPS
 from clover_rt.plan.case_run import typed
 from clover_rt.spec import Numerics, Precision
@@ -77,6 +78,40 @@ def test_a_device_that_announces_nothing_is_not_tried(monkeypatch: pytest.Monkey
     found = capabilities.probe(SimpleNamespace(extensions="cl_khr_fp64 cl_khr_int64_base_atomics"))
     assert (found.text, found.standard) == ("", "CL1.2")
     assert set(found.notes.values()) == {"not announced"}
+
+
+def test_a_probe_tells_what_is_announced_and_runs_nothing(
+    handle: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clover_rt_rocm.opencl import capabilities, find
+
+    extension = handle.extensions.split()[0]
+    forms = (capabilities.Form("a form", extension, BROKEN),)
+    trials = (replace(t, forms=forms) for t in capabilities.TRIALS)
+    monkeypatch.setattr(capabilities, "TRIALS", tuple(trials))
+    monkeypatch.setattr(capabilities.cl, "Context", lambda *_: pytest.fail("a context was made"))
+    monkeypatch.setattr(find, "platforms", lambda: [("a platform", [handle])])
+    (info,) = find.probe().devices
+    told = "announced, and tried as the device is opened: a form"
+    assert [info.notes[name] for name in ("int dot", "subgroups", "fp16")] == [told] * 3
+
+
+def test_an_opened_device_tells_what_was_tried_and_which_products_it_uses(handle: Any) -> None:
+    from clover_rt_rocm.opencl.capabilities import Capabilities
+    from clover_rt_rocm.opencl.device import ClDevice
+
+    notes = {"int dot": "a form", "subgroups": "another does not run", "fp16": "a form"}
+    device = ClDevice(handle, capabilities=Capabilities(int_dot=PLAIN_DOT, notes=notes))
+    device.info = DeviceInfo("opencl:0", "a card", notes={"chosen": "by its name", "int dot": "?"})
+    assert device.info.notes == {
+        **notes,
+        "chosen": "by its name; int dot: a form; subgroups: another does not run",
+    }
+    device.close()
+    plain = ClDevice(handle, capabilities=Capabilities(notes=dict.fromkeys(notes, "not announced")))
+    plain.info = DeviceInfo("opencl:0", "a card", notes={"chosen": "by its name"})
+    assert plain.info.notes["chosen"] == "by its name"
+    plain.close()
 
 
 @pytest.mark.parametrize("fmt", ["q8", "q4-32"])

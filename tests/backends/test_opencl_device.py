@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,38 @@ def test_a_kernel_that_does_not_compile_is_told_with_op_shape_and_driver(
     )
     for word in ("undeclared_name", device.handle.driver_version, "OCL_ICD_VENDORS=a folder"):
         assert word in caught.value.evidence
+    assert caught.value.evidence.count("BUILD_PROGRAM_FAILURE") == 1
+    assert caught.value.fix == "update the device's driver, or use --backend cpu"
+
+
+@pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "POCL_CACHE_DIR", "TMPDIR"])
+def test_a_folder_without_room_is_named_where_a_kernel_does_not_compile(
+    device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    from clover_rt_rocm.opencl import failures, kernel
+
+    folder = tmp_path / "full"
+    folder.mkdir()
+    temporary = failures.tempfile.TemporaryFile
+
+    def full(dir: Path) -> Any:
+        if dir == folder:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return temporary(dir=dir)
+
+    monkeypatch.setattr(failures.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(kernel, "text", lambda name: "undeclared_name x;\n")
+    case = case_of("output_gate/N=64/T=33")
+    with (
+        Bound(device, OPS[case.op], case, Precision.EXACT, case.inputs(0)) as bound,
+        pytest.raises(CompileError) as caught,
+    ):
+        monkeypatch.setenv(name, str(folder))
+        bound.run()
+    assert caught.value.fix.startswith(
+        f"make room in {folder}, which the compiler writes to (No space left on device), or set "
+        f"{name} to a folder that can be written; if"
+    )
 
 
 def test_a_pass_compiles_all_its_programs_first_and_tells_how_many(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +58,28 @@ def test_without_pyopencl_the_probe_says_what_to_install(monkeypatch: pytest.Mon
     assert "pip install" in probe.fix
 
 
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("raise RuntimeError('bad symbol')", "cannot be imported: RuntimeError: bad symbol"),
+        ("", "is empty"),
+    ],
+    ids=["raises", "empty"],
+)
+def test_a_pyopencl_that_is_broken_is_told_with_the_command_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    (tmp_path / "pyopencl.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [n for n in sys.modules if n.partition(".")[0] == "pyopencl"]:
+        monkeypatch.delitem(sys.modules, name)
+    probe = find.probe()
+    # delitem does not take away what was imported since
+    sys.modules.pop("pyopencl", None)
+    assert probe.problem == f"pyopencl {says}"
+    assert probe.fix == "pip install --force-reinstall pyopencl"
+
+
 def test_loading_the_plugin_imports_no_device_library() -> None:
     code = (
         "import sys, clover_rt_rocm; clover_rt_rocm.clover_rt_backends(); "
@@ -86,7 +109,8 @@ def test_a_loader_that_raises_is_a_problem_and_no_error(monkeypatch: pytest.Monk
         raise OSError("libamdocl64.so: cannot open shared object file")
 
     monkeypatch.setattr(find, "platforms", broken)
-    assert "libamdocl64.so" in RocmBackend().probe().problem
+    problem = RocmBackend().probe().problem
+    assert "; OpenCL: devices cannot be asked for: OSError: libamdocl64.so" in problem
 
 
 def test_an_amd_card_is_the_default_and_other_devices_need_their_name(found: Any) -> None:

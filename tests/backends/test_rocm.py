@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 import pytest
 
 from clover_rt.backend import DeviceInfo, Probe
+from clover_rt.cli.backends import detail, table
 from clover_rt.errors import BackendUnavailable, CompileError, DeviceLost, OutOfMemory
 from clover_rt.ops import HOT, OPS
-from clover_rt.plugins import choose
+from clover_rt.plugins import Status, choose
 from clover_rt.spec import DType, Precision
 from clover_rt_conformance import Suite
 from clover_rt_conformance.reference_device import ReferenceDevice
@@ -88,10 +89,9 @@ def test_a_larger_card_that_torch_has_no_code_for_is_told_with_the_reason() -> N
         f"the only AMD card that Triton can drive; {NO_CODE.problem}",
     )
     why = {d.id: d.only_by_name for d in rest}
-    assert why["opencl:1"] == f"hip:0 comes first; not Triton: {NO_CODE.problem}"
+    assert why["opencl:1"] == f"hip:0 comes first;\nnot Triton: {NO_CODE.problem}"
     # it is the card that Triton drives
     assert why["opencl:0"] == "hip:0 comes first"
-    assert NO_CODE.problem in choose("rocm", Probe((first, *rest)), "opencl:1").notes["chosen"]
 
 
 def test_a_card_that_only_opencl_sees_is_counted() -> None:
@@ -109,6 +109,19 @@ def test_where_nothing_is_taken_the_error_has_both_engines_problems_and_fixes() 
     assert "OpenCL: none of its devices is an AMD GPU: install your card's OpenCL driver" in told
 
 
+def test_backends_tells_what_each_engine_lacks_on_a_line_of_its_own() -> None:
+    pocl = DeviceInfo("opencl:0", "a processor", "cpu", is_software=True)
+    found = decided(Probe(problem="torch is built without ROCm", fix="install it"), Probe((pocl,)))
+    row = Status("rocm", "rocm", "0.1.0", "1.1", "usable", "", devices=found)
+    first, triton, opencl = table([row]).splitlines()[1:]
+    assert (
+        first.strip() == "device opencl:0: a processor (it is a software device: only by --device)"
+    )
+    assert triton == f"{'':8}Triton: torch is built without ROCm: install it"
+    assert opencl.startswith(f"{'':8}OpenCL: none of its devices is an AMD GPU: install")
+    assert detail(row).splitlines()[5:8] == [line[6:] for line in (first, triton, opencl)]
+
+
 def test_opencls_problem_is_told_beside_triton_devices_that_are_not_taken() -> None:
     with pytest.raises(BackendUnavailable) as caught:
         chosen(Probe((INTERPRETER,), "torch is built without ROCm", "install it"), NO_OPENCL)
@@ -119,10 +132,7 @@ def test_opencls_problem_is_told_beside_triton_devices_that_are_not_taken() -> N
 def test_what_is_known_of_recording_is_told_of_a_card_that_is_named_too() -> None:
     graphics = card(0, 64, "integrated", chosen="passes are not recorded: signal 11")
     named = choose("rocm", Probe(decided(Probe((graphics,)))), "hip:0")
-    assert named.notes["chosen"].endswith(
-        "part of a processor; OpenCL: no OpenCL platform: "
-        "install; passes are not recorded: signal 11"
-    )
+    assert named.notes["chosen"] == "by its name; passes are not recorded: signal 11"
 
 
 def test_the_card_with_the_most_memory_is_taken() -> None:
@@ -169,7 +179,7 @@ def test_software_and_other_vendors_are_never_taken_by_default() -> None:
     assert first.id == "hip:0"
     assert all(d.is_software or d.only_by_name for d in rest)
     named = choose("rocm", Probe((first, *rest)), "opencl:1")
-    assert named.notes["chosen"] == "by its name; not by itself, since it is not an AMD GPU"
+    assert named.notes["chosen"] == "by its name"
 
 
 def node(folder: Path, number: int, version: int) -> None:
@@ -266,7 +276,10 @@ def test_a_card_that_torch_has_no_code_for_is_left_out_with_the_reason(torch: An
     probe = find.probe()
     assert probe.devices == ()
     assert probe.problem == "torch 2.9.0+rocm7.0 has code for gfx1100, not for gfx1151 (Radeon)"
-    assert "get_arch_list" in probe.fix and "pip install --upgrade torch --index-url" in probe.fix
+    assert (
+        "get_arch_list" in probe.fix
+        and "pip install --force-reinstall torch --index-url" in probe.fix
+    )
 
 
 def test_a_torch_that_does_not_tell_its_architectures_is_believed(torch: Any) -> None:
@@ -316,13 +329,13 @@ def test_a_torch_without_a_card_points_to_doctor(torch: Any) -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_backend, "find_spec", lambda name: None)
     assert find.probe().problem == "torch and triton cannot be imported"
-    assert "pip install --upgrade torch --index-url" in find.probe().fix
+    assert "pip install --force-reinstall torch --index-url" in find.probe().fix
 
 
 def test_a_triton_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_backend, "triton_version", lambda: "3.3.1+rocm6.4")
     assert find.probe().problem.startswith("triton 3.3.1+rocm6.4 is too old")
-    assert "pip install --upgrade torch --index-url" in find.probe().fix
+    assert "pip install --force-reinstall torch --index-url" in find.probe().fix
 
 
 def test_a_torch_of_another_kind_is_not_imported() -> None:

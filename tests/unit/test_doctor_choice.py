@@ -103,4 +103,4 @@ def test_one_backend_of_several_is_enough_and_the_others_devices_are_told(tmp_pa
     assert (codes(report), report["exit_code"]) == (["CRT-5703"], 0)
     assert report["verdict"].startswith("Clover runs here on cpu (cpu)")
     assert "rocm" not in report["verdict"]
-    assert "--device opencl:0" in json.dumps(report["findings"])
+    assert "`--backend rocm --device opencl:0` uses it" in json.dumps(report["findings"])

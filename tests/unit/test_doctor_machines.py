@@ -274,6 +274,11 @@ MACHINES = {
         ["CRT-5704"],
         0,
     ),
+    "no-vulkan-package": (
+        Machine(backends=(CPU, Status("vulkan", "vulkan", "1", "1.0", "unusable", "no", "x"))),
+        ["CRT-5704"],
+        0,
+    ),
     "only-a-software-device": (
         Machine(
             backends=(

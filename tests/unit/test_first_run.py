@@ -13,7 +13,7 @@ from clover_rt.api import first_run, load, loading, open_model
 from clover_rt.api.first_run import LIMITS, FirstRun, near_ties, some_layers, some_rows
 from clover_rt.api.remembered import Remembered
 from clover_rt.backend import DeviceInfo
-from clover_rt.errors import BackendUnavailable
+from clover_rt.errors import BackendUnavailable, NonFinite
 from clover_rt.plugins import Status, open_device
 from clover_rt.spec import Format, HostWeight, Numerics, Weight
 from clover_rt.weights import Checkpoint, load_weights
@@ -219,6 +219,25 @@ def test_a_refusal_names_what_else_drives_the_same_card(card, others):
     )
     # neither the engine that failed, nor what is no card or another one
     assert not [n for n in ("card:1", "PoCL", "vulkan:1", "vulkan:2") if n in caught.value.fix]
+
+
+def test_weights_that_are_not_finite_are_charged_to_the_checkpoint(card, cache, monkeypatch):
+    some_layers = first_run.some_layers
+
+    def broken(config, weights):
+        layers = some_layers(config, weights)
+        name = "layers.1.input_norm"
+        right = layers.weights[name]
+        values = np.full(right.shape, np.nan, np.float32)
+        wrong = HostWeight.of(Weight(Format.F32, right.shape, values), name)
+        return replace(layers, weights={**layers.weights, name: wrong})
+
+    monkeypatch.setattr(first_run, "some_layers", broken)
+    card(ReferenceDevice)
+    with pytest.raises(NonFinite, match="CRT-4002") as caught:
+        checked(checkpoint("clover_tiny"))
+    assert "behind layers.3.attention" in caught.value.evidence and "checkpoint" in caught.value.fix
+    assert not cache.exists()
 
 
 def test_wrong_experts_are_charged_to_both_layers(card):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -346,8 +347,17 @@ def test_an_unknown_or_ambiguous_device_lists_the_devices(plugin):
     for wanted in ("gpu:9", "card"):
         error = refusal(points, "toy", wanted)
         assert error.code == "CRT-3003"
-        assert "gpu:0 (Card), gpu:1 (Card)" in error.evidence
+        assert "gpu:0 (Card); gpu:1 (Card)" in error.evidence
     assert open_device("toy", "gpu:1", entry_points=points, environ={})[1].info is twin
+
+
+def test_an_unknown_device_is_told_with_what_the_backend_lacks_for_others(plugin):
+    lone = replace(GPU, only_by_name="it is integrated;\nTriton: torch is missing: install it")
+    error = refusal([plugin("toy", [Toy(probe=Probe((lone,)))])], "toy", "hip:0")
+    assert error.code == "CRT-3003"
+    assert error.evidence.endswith(
+        "gpu:0 (Card): it is integrated; Triton: torch is missing: install it"
+    )
 
 
 def test_survey_names_status_version_and_devices(plugin):

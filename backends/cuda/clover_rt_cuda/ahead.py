@@ -41,16 +41,16 @@ from clover_rt.spec import (
 from clover_rt_cuda.device import CudaDevice, TorchBuffer
 from clover_rt_cuda.launch import ALIGNED, FUSED, NARROW_BYTES, OPTIONS, CudaStep, Launch
 
-# shared memory that a program may use: the vendors' limits of a block or work group
-TARGETS: Mapping[str, tuple[GPUTarget, int]] = {
-    "sm_80": (GPUTarget("cuda", 80, 32), 163 << 10),
-    "sm_90": (GPUTarget("cuda", 90, 32), 227 << 10),
-    "sm_120": (GPUTarget("cuda", 120, 32), 99 << 10),
-    "gfx1100": (GPUTarget("hip", "gfx1100", 32), 64 << 10),
-    "gfx1151": (GPUTarget("hip", "gfx1151", 32), 64 << 10),
-    "gfx1200": (GPUTarget("hip", "gfx1200", 32), 64 << 10),
-    "gfx1201": (GPUTarget("hip", "gfx1201", 32), 64 << 10),
+TARGETS: Mapping[str, int] = {
+    "sm_80": 163 << 10,
+    "sm_90": 227 << 10,
+    "sm_120": 99 << 10,
+    "gfx1100": 64 << 10,
+    "gfx1151": 64 << 10,
+    "gfx1200": 64 << 10,
+    "gfx1201": 64 << 10,
 }
+"""Bytes of shared memory that a program may use: the vendors' limits of a block or work group."""
 TYPES = {
     torch.float32: "*fp32",
     torch.float16: "*fp16",
@@ -146,9 +146,15 @@ def name_of(launch: Launch) -> str:
     return f"{launch.kernel.__name__}({', '.join(types)}; {', '.join(constants)})"
 
 
+def target_of(arch: str) -> GPUTarget:
+    """Return what triton compiles for: of cuda for `sm_90`, else of hip."""
+    kind, _, number = arch.partition("_")
+    return GPUTarget("cuda", int(number), 32) if kind == "sm" else GPUTarget("hip", arch, 32)
+
+
 def lowered(launch: Launch, target: str) -> str:
     """Return a launch as Triton's own code, before any target's compiler sees it."""
-    where, _ = TARGETS[target]
+    where = target_of(target)
     source, given = _source(launch, where)
     backend = make_backend(where)
     options = backend.parse_options(given)
@@ -161,7 +167,7 @@ def lowered(launch: Launch, target: str) -> str:
 
 def compiled(launch: Launch, target: str) -> Compiled:
     """Compile a launch; what triton raises where it does not compile is passed on."""
-    where, _ = TARGETS[target]
+    where = target_of(target)
     source, options = _source(launch, where)
     found = triton.compile(source, target=where, options=options)
     if where.backend == "hip":

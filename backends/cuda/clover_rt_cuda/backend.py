@@ -34,18 +34,17 @@ DRIVER = Path("/sys/module/nvidia/version")
 LIBRARY = "libcuda.so.1"
 LEAST_TRITON = (3, 4)
 """The oldest that the kernels compile with; those before it have no `triton.knobs`."""
-INSTALL = "pip install --upgrade torch --index-url https://download.pytorch.org/whl/cu130"
-OLD_INSTALL = "pip install --upgrade torch --index-url https://download.pytorch.org/whl/cu126"
+INSTALL = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
+OLD_INSTALL = (
+    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
+)
 """For drivers before 580, and for cards before LEAST_NEW, which CUDA 13 has no code for."""
 LEAST_NEW = (7, 5)
 NEEDED = (
     f"install a CUDA build of torch, which brings its triton: {INSTALL} (with a driver before 580: "
     f"{OLD_INSTALL})"
 )
-BROKEN = (
-    "install torch and its triton anew: pip install --force-reinstall torch --index-url "
-    "https://download.pytorch.org/whl/cu130"
-)
+BROKEN = f"install torch and its triton anew: {INSTALL}"
 
 
 class CudaBackend(Backend):
@@ -189,6 +188,7 @@ def _describe(index: int, card: Any, torch: Any) -> DeviceInfo:
     notes = {
         "arch": _arch(card),
         "torch": torch.__version__,
+        "triton": triton_version(),
         "cuda": str(torch.version.cuda),
         "driver": driver_version(),
         "visible devices": os.environ.get("CUDA_VISIBLE_DEVICES", "all"),

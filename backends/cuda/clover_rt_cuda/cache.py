@@ -21,9 +21,20 @@ from clover_rt.cache import cache_folder
 VARIABLE = "TRITON_CACHE_DIR"
 
 
+_ours: set[str] = set()
+"""Folders that were set here; another card of this process may have had another."""
+
+
+def is_ours(name: str, value: str) -> bool:
+    """Was this value of a variable set here, and not by the user?"""
+    return name == VARIABLE and value in _ours
+
+
 def use_cache(arch: str) -> Path:
     """Make triton keep what it compiles; return the folder."""
     given = os.environ.get(VARIABLE, "")
+    if is_ours(VARIABLE, given):
+        given = ""
     folder = Path(given) if given else cache_folder("triton") / triton.__version__ / arch
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,8 +42,14 @@ def use_cache(arch: str) -> Path:
             file.write(b"room for kernels")
     except OSError as error:
         return use_own_folder(error)
-    os.environ[VARIABLE] = str(folder)
+    if not given:
+        _set(folder)
     return folder
+
+
+def _set(folder: Path) -> None:
+    _ours.add(str(folder))
+    os.environ[VARIABLE] = str(folder)
 
 
 def use_own_folder(error: OSError) -> Path:
@@ -43,7 +60,7 @@ def use_own_folder(error: OSError) -> Path:
         RuntimeWarning,
         stacklevel=2,
     )
-    folder = tempfile.mkdtemp(prefix="clover-rt-kernels-")
+    folder = Path(tempfile.mkdtemp(prefix="clover-rt-kernels-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ[VARIABLE] = folder
-    return Path(folder)
+    _set(folder)
+    return folder

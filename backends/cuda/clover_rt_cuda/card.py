@@ -35,9 +35,19 @@ class Card:
         """Wait for all that was submitted."""
         self.stream.synchronize()
 
+    def settle(self) -> None:
+        """Wait for all that the card was given, on any stream."""
+        cuda.synchronize(self.device)
+
     def memory(self) -> Memory:
+        """Return the card's memory; free is also what torch keeps and nobody has."""
         free, total = cuda.mem_get_info(self.device)
-        return Memory(total, free)
+        kept = cuda.memory_reserved(self.device) - cuda.memory_allocated(self.device)
+        return Memory(total, free + kept)
+
+    def release(self) -> None:
+        """Give back the memory that torch keeps and nobody has."""
+        cuda.empty_cache()
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Return what `run` launches as one submission; nothing of it runs now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import Any
 from weakref import WeakSet
@@ -54,7 +54,8 @@ class CudaDevice(Device):
     launches     kernels launched one by one since it was opened; those of a graph are not counted
     prefix       rows of the longest prefix in the table that was uploaded last
     has_graphs   passes are recorded once and replayed
-    submitted    what went to the card last, and `submitted_s` when; for the message if it is lost
+    submitted    the operations of the launches that went to the card last, and `submitted_s` when;
+                 for the message if it is lost
     overrides    environment variables that change what a driver or compiler does
     blocking     the one that makes each launch wait
     elsewhere    what runs the model where its kernels do not compile, as part of a sentence
@@ -78,14 +79,19 @@ class CudaDevice(Device):
         self.name = info.name
         self.is_interpreted = info.is_software
         self.arch = "interpreter" if self.is_interpreted else info.notes["arch"]
-        about = {k: v for k, v in info.notes.items() if k not in ("engine", "arch", "chosen")}
+        about = {
+            k: v for k, v in info.notes.items() if k not in ("engine", "arch", "chosen", "triton")
+        }
         self.driver = ", ".join(f"{k} {v}" for k, v in about.items())
         self.torch = torch.device("cpu" if self.is_interpreted else info.id)
         self.launches = 0
         self.prefix = sys.maxsize
-        self.submitted, self.submitted_s = "", 0.0
+        self.submitted: Sequence[Signature] = ()
+        self.submitted_s = 0.0
         self.graphs = Graphs()
-        self._tables: WeakSet[TorchBuffer] = WeakSet()
+        self._buffers: WeakSet[TorchBuffer] = WeakSet()
+        self._weights: list[torch.Tensor] = []
+        self._has_new_weights = False
         self._compiled: set[tuple[Any, ...]] = set()
         if not self.is_interpreted:
             with Guard(self, "open"):
@@ -99,18 +105,25 @@ class CudaDevice(Device):
         return Tuning.of(self.arch)
 
     def alloc(self, nbytes: int, usage: Usage) -> TorchBuffer:
-        data = self.zeros(nbytes, torch.uint8, f"{usage.value} buffer", FOR_CACHES)
+        data = self._zeros(nbytes, torch.uint8, f"{usage.value} buffer", FOR_CACHES)
         buffer = TorchBuffer(data, usage is Usage.PARAMS)
         if buffer.is_table and not self.is_interpreted:
             with Guard(self, "allocate"):
                 buffer.outbox = Outbox(self.card, nbytes)
-            self._tables.add(buffer)
+        self._buffers.add(buffer)
         return buffer
 
-    def zeros(
-        self, count: int, dtype: torch.dtype, tensor: str, remedies: str = FOR_WEIGHTS
-    ) -> torch.Tensor:
-        """Return new zeroed memory; OutOfMemory (CRT-3230) names the tensor and both numbers."""
+    def zeros(self, count: int, dtype: torch.dtype, tensor: str) -> torch.Tensor:
+        """Return new zeroed memory of a kernel's own, for as long as the device is open.
+
+        OutOfMemory (CRT-3230) names the tensor and both numbers.
+        """
+        data = self._zeros(count, dtype, tensor, FOR_WEIGHTS)
+        self._weights.append(data)
+        self._has_new_weights = not self.is_interpreted
+        return data
+
+    def _zeros(self, count: int, dtype: torch.dtype, tensor: str, remedies: str) -> torch.Tensor:
         with Guard(self, f"allocate {tensor}"):
             try:
                 with self.ordered():
@@ -122,10 +135,11 @@ class CudaDevice(Device):
 
     def free(self, buffer: Buffer) -> None:
         own = _own(buffer)
+        _drop(own.data)
         own.data = torch.zeros(0, dtype=torch.uint8)
         own.nbytes = 0
         own.outbox = None
-        self._tables.discard(own)
+        self._buffers.discard(own)
 
     def copy(self, dst: Buffer, dst_offset: int, src: Buffer, src_offset: int, n: int) -> None:
         part = _own(src).data[src_offset : src_offset + n]
@@ -183,9 +197,9 @@ class CudaDevice(Device):
             return super().capture(steps)
         return Submission(self, Steps(tuple(steps)))  # type: ignore[arg-type]
 
-    def submit(self, what: str, run: Step) -> None:
-        """Run what goes to the card at once; `what` names it, should the card be lost."""
-        self.submitted, self.submitted_s = what, time.perf_counter()
+    def submit(self, launches: Sequence[Launch], run: Step) -> None:
+        """Run what goes to the card at once; its launches name it, should the card be lost."""
+        self.submitted, self.submitted_s = [n.sig for n in launches], time.perf_counter()
         with Guard(self, "submit"):
             run()
 
@@ -194,7 +208,12 @@ class CudaDevice(Device):
     ) -> None:
         """Launch a kernel of an op; a failure names op, shape and arch."""
         self.launches += 1
+        self.submitted, self.submitted_s = (sig,), time.perf_counter()
         with Guard(self, "launch", sig), self.ordered():
+            if self._has_new_weights:
+                # what prepares a weight may compute with it on torch's own stream
+                self.card.settle()
+                self._has_new_weights = False
             kernel[grid](*args, **meta, **FUSED)
 
     def compile(self, launches: Sequence[Launch]) -> None:
@@ -211,7 +230,8 @@ class CudaDevice(Device):
     @contextmanager
     def emptied(self) -> Iterator[None]:
         """Make every table empty meanwhile, so that nothing that runs changes a state."""
-        heads = [table.data[VERSION_BYTES : 4 * SEGMENTS] for table in self._tables]
+        tables = [buffer for buffer in self._buffers if buffer.outbox is not None]
+        heads = [table.data[VERSION_BYTES : 4 * SEGMENTS] for table in tables]
         with Guard(self, "record"), self.ordered():
             kept = [head.clone() for head in heads]
             for head in heads:
@@ -228,8 +248,17 @@ class CudaDevice(Device):
         return nullcontext() if self.is_interpreted else self.card.ordered()
 
     def close(self) -> None:
-        """Drop the graphs; memory goes with the buffers and weights that hold it."""
+        """Free everything, though steps still hold it; none of them may run any more."""
         self.graphs.clear()
+        for buffer in list(self._buffers):
+            self.free(buffer)
+        for data in self._weights:
+            _drop(data)
+        self._weights.clear()
+        if not self.is_interpreted:
+            # a card that is lost has said so before
+            with suppress(RuntimeError):
+                self.card.release()
 
     def _wait(self) -> None:
         if not self.is_interpreted:
@@ -250,6 +279,13 @@ def longest_prefix(table: Array) -> int:
         return sys.maxsize
     positions = words[SEGMENTS + POSITION :: SEGMENT][: max(0, int(words[COUNT]))]
     return int(positions.max(initial=0))
+
+
+def _drop(data: torch.Tensor) -> None:
+    """Free memory that steps still hold views of; the host's goes with them where numpy has it."""
+    storage = data.untyped_storage()
+    if storage.resizable():
+        storage.resize_(0)
 
 
 def _compile(launch: Launch) -> None:

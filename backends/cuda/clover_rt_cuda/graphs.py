@@ -62,8 +62,7 @@ class Submission:
         run: Step = self.steps
         if device.has_graphs:
             run = device.graphs.get(self, bucket, self._recorded)
-        first, last = launches[0].sig.op, launches[-1].sig.op
-        device.submit(f"one of {len(launches)} launches from {first} to {last}", run)
+        device.submit(launches, run)
 
     def _compiled(self, bucket: int) -> tuple[Launch, ...]:
         """Return the launches of a bucket, ready to run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from clover_rt.errors import (
     OutOfMemory,
 )
 from clover_rt.spec import Signature
+from clover_rt_cuda.cache import is_ours
 
 if TYPE_CHECKING:
     from clover_rt_cuda.device import CudaDevice
@@ -119,12 +121,12 @@ class Guard:
     def _lost(self, error: Exception) -> DeviceLost:
         device = self.device
         since = (time.perf_counter() - device.submitted_s) * 1e3
-        last = (
-            f"{device.submitted}, submitted {since:.0f} ms before" if device.submitted else "none"
-        )
+        sigs = device.submitted
+        last = f"{_between(sigs)}, submitted {since:.0f} ms before" if sigs else "none"
+        asked = f" of {self.sig.described()}" if self.sig else ""
         return DeviceLost(
             what=f"{device.name} stopped answering",
-            evidence=f"in {self.doing}; last operation {last}; {self._about()}: "
+            evidence=f"in {self.doing}{asked}; last operation {last}; {self._about()}: "
             f"{first_line(error)}",
             fix="look into the system log, reset the card, and start the program anew; --profile "
             f"runs a pass step by step and {device.blocking}=1 waits after each, so that the "
@@ -135,7 +137,8 @@ class Guard:
 
     def _about(self) -> str:
         device = self.device
-        found = [f"{name}={os.environ[name]}" for name in device.overrides if name in os.environ]
+        given = [(name, os.environ.get(name)) for name in device.overrides]
+        found = [f"{name}={value}" for name, value in given if value and not is_ours(name, value)]
         overrides = ", ".join(found) or "no override set"
         return f"arch {device.arch}, {device.driver}, triton {triton.__version__}, {overrides}"
 
@@ -152,6 +155,12 @@ def no_room(
         fix=remedies,
         code="CRT-3230",
     )
+
+
+def _between(sigs: Sequence[Signature]) -> str:
+    """Return the operation that was submitted, or how many launches were, with first and last."""
+    first, last = sigs[0].described(), sigs[-1].described()
+    return first if len(sigs) == 1 else f"one of {len(sigs)} launches from {first} to {last}"
 
 
 def first_line(error: BaseException) -> str:

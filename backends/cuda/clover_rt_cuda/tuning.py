@@ -1,5 +1,7 @@
 """Tile sizes for a kind of card, as data; without a table the kernels' own are used.
 
+A card without a table of its own takes one that is compiled for the same limits, see RELATED.
+
 A table is a JSON file named after the arch, such as `sm_90.json`. The user's, in
 `clover-rt/tuning` of the configuration folder (XDG_CONFIG_HOME), goes before the one that comes
 with this package.
@@ -20,6 +22,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +33,20 @@ from clover_rt.spec import Format, Precision, Signature
 E = TypeVar("E", bound=Enum)
 FORMAT = 1
 PACKAGED = Path(__file__).parent / "tables"
+RELATED: Mapping[str, str] = {
+    # as sm_120, these have 99 KB of shared memory a block, and `mma` but not `wgmma`
+    "sm_86": "sm_120",
+    "sm_89": "sm_120",
+    "sm_121": "sm_120",
+    # as many registers a wave, and the same matrix instructions
+    "gfx1101": "gfx1100",
+    "gfx1102": "gfx1100",
+    "gfx1103": "gfx1100",
+    "gfx1150": "gfx1151",
+    "gfx1152": "gfx1151",
+    "gfx1153": "gfx1151",
+}
+"""Whose table is for a card that has none of its own."""
 COMPILER = {"num_warps": (1, 32), "num_stages": (1, 8)}
 TILES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     # products of one row: rows and columns of the weight
@@ -75,11 +92,15 @@ class Tuning:
 
     @staticmethod
     def of(arch: str) -> Tuning:
-        """Return the table of an arch; BadInput (CRT-1095 to 1097) says what is wrong in a file."""
-        for folder in (user_folder(), PACKAGED):
-            path = folder / f"{arch}.json"
+        """Return the table of an arch, or of the one that it is related to.
+
+        BadInput (CRT-1095 to 1097) says what is wrong in a file.
+        """
+        names = [name for name in (arch, RELATED.get(arch)) if name is not None]
+        for name, folder in product(names, (user_folder(), PACKAGED)):
+            path = folder / f"{name}.json"
             if path.is_file():
-                return read(path, arch)
+                return read(path, name)
         return Tuning()
 
     def tile(self, kind: str, sig: Signature, own: Mapping[str, int]) -> dict[str, int]:

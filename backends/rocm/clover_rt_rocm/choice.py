@@ -66,13 +66,16 @@ def _why(first: DeviceInfo, cards: Sequence[DeviceInfo], hip: Probe, opencl: Pro
 
 
 def _missing(hip: Probe, opencl: Probe) -> str:
-    """Return what is missing of both engines where nothing is taken, and what to do, for each."""
+    """Return what is missing of both engines where nothing is taken, and what to do, for each.
+
+    Each is a line of its own.
+    """
     told = [("Triton", hip)] if hip.problem else []
     if opencl.problem:
         told.append(("OpenCL", opencl))
     elif not any(not d.is_software for d in hip.devices) and not _amd(opencl):
         told.append(("OpenCL", Probe(problem="none of its devices is an AMD GPU", fix=DRIVER)))
-    return "; ".join(f"{engine}: {p.problem}: {p.fix}" for engine, p in told)
+    return ";\n".join(f"{engine}: {p.problem}: {p.fix}" for engine, p in told)
 
 
 def _without_triton(hip: Probe, opencl: Probe) -> list[DeviceInfo]:
@@ -93,7 +96,7 @@ def _discrete(opencl: Probe) -> list[DeviceInfo]:
 
 def _behind(info: DeviceInfo, more: str) -> DeviceInfo:
     """Return a device with something more behind the reason why it is not taken by itself."""
-    return replace(info, only_by_name=f"{info.only_by_name}; {more}") if more else info
+    return replace(info, only_by_name=f"{info.only_by_name};\n{more}") if more else info
 
 
 def _engine(info: DeviceInfo) -> str:
@@ -113,7 +116,8 @@ def _unheeded(environ: Mapping[str, str]) -> str:
 
 
 def _by_name(info: DeviceInfo) -> DeviceInfo:
-    return _noted(info, f"by its name; not by itself, since {info.only_by_name}")
+    # who names a device knows why; `only_by_name` has the reason
+    return _noted(info, "by its name")
 
 
 def _noted(info: DeviceInfo, reason: str) -> DeviceInfo:

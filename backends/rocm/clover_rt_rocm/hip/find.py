@@ -19,17 +19,15 @@ from clover_rt_cuda.backend import (
     interpret,
     lacking,
     loading,
+    triton_version,
 )
 from clover_rt_rocm.hip import recording
 
-INSTALL = "pip install --upgrade torch --index-url https://download.pytorch.org/whl/rocm7.2"
+INSTALL = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/rocm7.2"
 NEEDED = (
     f"install a ROCm build of torch, which brings its triton: {INSTALL} (docs/install-radeon.md)"
 )
-BROKEN = (
-    "install torch and its triton anew: pip install --force-reinstall torch --index-url "
-    "https://download.pytorch.org/whl/rocm7.2"
-)
+BROKEN = f"install torch and its triton anew: {INSTALL}"
 
 
 def probe() -> Probe:
@@ -86,6 +84,7 @@ def describe(index: int, card: Any) -> DeviceInfo:
         "engine": "triton",
         "arch": arch_of(card),
         "torch": torch.__version__,
+        "triton": triton_version(),
         "hip": str(torch.version.hip),
         "kernel driver": kernel_driver(),
     }

@@ -19,6 +19,9 @@ from clover_rt_rocm.opencl.program import Programs
 
 Array = npt.NDArray[Any]
 STANDARDS = ("CL1.2", "CL2.0", "CL3.0")
+ABSENT = "not announced"
+# capabilities that kernels use where they are found
+USED = ("int dot", "subgroups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,12 @@ class Capabilities:
     @property
     def text(self) -> str:
         return self.int_dot + self.subgroups
+
+    @property
+    def told(self) -> str:
+        """What was tried of what kernels use, and what came of it; "" where nothing was."""
+        notes = {name: self.notes.get(name, ABSENT) for name in USED}
+        return "; ".join(f"{name}: {text}" for name, text in notes.items() if text != ABSENT)
 
 
 PLAIN = Capabilities()
@@ -165,10 +174,20 @@ TRIALS = (
 )
 
 
+def announced(device: Any) -> dict[str, str]:
+    """Return for people what a device announces, by name; nothing is compiled or run."""
+    notes = {}
+    for trial in TRIALS:
+        names = ", ".join(form.name for form in _announced(device, trial))
+        told = f"announced, and tried as the device is opened: {names}"
+        notes[trial.name] = told if names else ABSENT
+    return notes
+
+
 def probe(device: Any) -> Capabilities:
     """Return what a device has; only what it announces is tried."""
-    announced, why = device.extensions.split(), "not announced"
-    if any(form.extension in announced for trial in TRIALS for form in trial.forms):
+    why = ABSENT
+    if any(_announced(device, trial) for trial in TRIALS):
         try:
             return _tried(device)
         except cl.Error as error:
@@ -201,15 +220,18 @@ def _by_standard(device: Any, standard: str) -> Capabilities:
 
 def _best(context: Any, programs: Programs, device: Any, trial: Trial) -> tuple[str, str]:
     """Return the text of the first form that works and its name, or "" and why there is none."""
-    announced = device.extensions.split()
     failed = []
-    for form in trial.forms:
-        if form.extension in announced:
-            why = _failure(context, programs, device, form.text + trial.kernel, trial.check)
-            if not why:
-                return form.text, form.name
-            failed.append(f"{form.name} {why}")
-    return "", "; ".join(failed) or "not announced"
+    for form in _announced(device, trial):
+        why = _failure(context, programs, device, form.text + trial.kernel, trial.check)
+        if not why:
+            return form.text, form.name
+        failed.append(f"{form.name} {why}")
+    return "", "; ".join(failed) or ABSENT
+
+
+def _announced(device: Any, trial: Trial) -> list[Form]:
+    names = device.extensions.split()
+    return [form for form in trial.forms if form.extension in names]
 
 
 def _failure(

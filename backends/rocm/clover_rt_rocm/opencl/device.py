@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
 
-from clover_rt.backend import Buffer, Device, Memory, Step, Tensor, Usage
+from clover_rt.backend import Buffer, Device, DeviceInfo, Memory, Step, Tensor, Usage
 from clover_rt.errors import CloverError
 from clover_rt.spec import Precision, Signature
 from clover_rt_rocm.opencl.capabilities import PLAIN, Capabilities, probe
@@ -89,6 +89,7 @@ class ClDevice(Device):
     """
 
     capabilities = PLAIN
+    _info: DeviceInfo | None = None
 
     def __init__(
         self, device: Any, largest: int = 0, capabilities: Capabilities | None = None
@@ -111,6 +112,20 @@ class ClDevice(Device):
         self.submitted, self.submitted_s = "", 0.0
         self._waiting: list[Any] = []
         self._live: dict[int, ClBuffer] = {}
+
+    @property
+    def info(self) -> DeviceInfo | None:
+        """What the probe said of it, with what its capabilities came to when they were tried."""
+        return self._info
+
+    @info.setter
+    def info(self, info: DeviceInfo | None) -> None:
+        self._info = info
+        if info is not None:
+            notes, told = {**info.notes, **self.capabilities.notes}, self.capabilities.told
+            if told and "chosen" in notes:
+                notes["chosen"] += f"; {told}"
+            self._info = replace(info, notes=notes)
 
     def alloc(self, nbytes: int, usage: Usage) -> ClBuffer:
         return self.allocate(nbytes, f"{usage.value} memory", usage)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyopencl as cl
 
 from clover_rt.backend import Usage
+from clover_rt.cache import cache_folder
 from clover_rt.errors import CompileError, DeviceLost, OutOfMemory
 from clover_rt.spec import Signature
 from clover_rt_rocm import variables
@@ -24,6 +28,8 @@ WEIGHT_REMEDIES = (
     "quantize the checkpoint to q4 with `clover-rt quantize`; lower --context, or use --precision "
     "fast, which halves the KV cache; or end other programs on the device"
 )
+# bytes that a compiler needs for what it writes beside a program, at the least
+LEAST_ROOM = 1 << 20
 _STATUS = cl.status_code
 NO_MEMORY = (
     _STATUS.MEM_OBJECT_ALLOCATION_FAILURE,
@@ -79,13 +85,45 @@ def no_memory(
 
 def no_program(device: ClDevice, name: str, sig: Signature, error: Exception) -> CompileError:
     """Return the error of a kernel that did not compile; the driver's has the compiler's log."""
-    driver = _driver(device)
+    driver, first = _driver(device), _room()
     return CompileError(
         what=f"kernel {name} of {sig.described()} did not compile for {device.name}",
-        evidence=f"{driver}; the compiler said:\n{error}",
-        fix="update the device's driver, or use --backend cpu",
+        evidence=f"{driver}; the compiler said:\n{_once(str(error))}",
+        fix=f"{first}update the device's driver, or use --backend cpu",
         code="CRT-3540",
     )
+
+
+def _room() -> str:
+    """Return what to do first where a folder that compilers write to has no room, else ""."""
+    for name, folder in _folders().items():
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        try:
+            with tempfile.TemporaryFile(dir=there) as file:
+                file.write(bytes(LEAST_ROOM))
+        except OSError as error:
+            return (
+                f"make room in {folder}, which the compiler writes to ({error.strerror}), or set "
+                f"{name} to a folder that can be written; if that is not enough, "
+            )
+    return ""
+
+
+def _folders() -> dict[str, Path]:
+    """Return the folders that compilers write to, by the variable that moves each."""
+    found = {"XDG_CACHE_HOME": cache_folder("").parent}
+    if os.name == "posix":
+        found["TMPDIR"] = Path("/tmp")
+    for name in ("POCL_CACHE_DIR", "TMPDIR"):
+        if os.environ.get(name):
+            found[name] = Path(os.environ[name])
+    return {name: path.absolute() for name, path in found.items()}
+
+
+def _once(text: str) -> str:
+    """Return a driver's text without what pyopencl repeats in its first line."""
+    first, _, log = text.partition("\n")
+    return "\n".join((" - ".join(dict.fromkeys(first.split(" - "))), log))
 
 
 def _last(device: ClDevice) -> str:

@@ -10,6 +10,7 @@ from clover_rt.backend import Device, DeviceInfo, Probe
 from clover_rt.errors import BackendUnavailable
 
 INSTALL = 'pip install "clover-rt[opencl]"'
+BROKEN = "pip install --force-reinstall pyopencl"
 DRIVER = (
     "install your card's OpenCL driver (AMD: the ROCm or Adrenalin runtime, or Mesa's rusticl); "
     "`clover-rt doctor` lists what the loader sees"
@@ -21,11 +22,15 @@ def probe() -> Probe:
     """Return the OpenCL devices of this machine, or what is missing."""
     if importlib.util.find_spec("pyopencl") is None:
         return Probe(problem="the package pyopencl is not installed", fix=INSTALL)
+    problem = _broken()
+    if problem:
+        return Probe(problem=problem, fix=BROKEN)
     try:
         listed = platforms()
     # a loader or a driver that is broken must not end the program
     except Exception as error:
-        return Probe(problem=f"OpenCL cannot be asked: {type(error).__name__}: {error}", fix=DRIVER)
+        problem = f"devices cannot be asked for: {type(error).__name__}: {error}"
+        return Probe(problem=problem, fix=DRIVER)
     found = [d for _, devices in listed for d in devices]
     if not found:
         names = ", ".join(name for name, _ in listed)
@@ -35,7 +40,7 @@ def probe() -> Probe:
 
 
 def describe(index: int, device: Any) -> DeviceInfo:
-    """Return what is told of an OpenCL device; it is `opencl:INDEX`."""
+    """Return what is told of an OpenCL device; it is `opencl:INDEX`. Nothing is run on it."""
     from clover_rt_rocm.opencl import capabilities
 
     is_gpu = _is_gpu(device)
@@ -50,7 +55,7 @@ def describe(index: int, device: Any) -> DeviceInfo:
             "engine": "opencl",
             "platform": f"{device.platform.name.strip()}, {device.platform.version.strip()}",
             "driver": device.driver_version.strip(),
-            **capabilities.probe(device).notes,
+            **capabilities.announced(device),
         },
         only_by_name="it is not an AMD GPU" if is_gpu and not is_amd_gpu(device) else "",
     )
@@ -78,10 +83,7 @@ def open_device(info: DeviceInfo) -> Device:
 
 def platforms() -> list[tuple[str, list[Any]]]:
     """Return (name, devices) of each platform; one without devices is normal."""
-    # its own cache of programs may wait a minute for the lock of a process that has died
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
-    import pyopencl as cl
-
+    cl = _library()
     try:
         listed = cl.get_platforms()
     except cl.LogicError as error:
@@ -96,6 +98,25 @@ def platforms() -> list[tuple[str, list[Any]]]:
             devices = []
         out.append((platform.name.strip(), devices))
     return out
+
+
+def _library() -> Any:
+    # its own cache of programs may wait a minute for the lock of a process that has died
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    import pyopencl as cl
+
+    return cl
+
+
+def _broken() -> str:
+    """Return why pyopencl, which is there, cannot be used; "" if it can."""
+    try:
+        if hasattr(_library(), "get_platforms"):
+            return ""
+    # what is damaged raises what it likes
+    except Exception as error:
+        return f"pyopencl cannot be imported: {type(error).__name__}: {error}"
+    return "pyopencl is empty"
 
 
 def _is_gpu(device: Any) -> bool:

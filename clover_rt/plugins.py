@@ -277,7 +277,7 @@ def choose(backend: str, found: Probe, wanted: str | None) -> DeviceInfo:
 
 
 def _listed(devices: Sequence[DeviceInfo]) -> str:
-    """Return devices, each with why it is chosen or not: what a backend lacks for others is there."""
+    """Return devices, each with why it is chosen or not, which has what is missing for others."""
     told = []
     for d in devices:
         reason = " ".join((only_by_name(d) or d.notes.get("chosen", "")).split())

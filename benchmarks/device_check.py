@@ -14,7 +14,8 @@ before it could say so, or `not reached`; a part that is ended keeps what it had
 themselves whether the hot ops were judged right: null where they were not all judged.
 
 Where `open` is not finished, a part behind it does anew what is done once on a card, and may not
-end in its time either.
+end in its time either. Where it fails since there is no such device, doctor still looks at the
+machine, and nothing else is run.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ JUDGED = tuple(
     for op in device_parts.HOT
 )
 TIMED = ("passes", "kernels")
+"""These need the part `checkpoint`, unless a model is given."""
 PARTS = (
     # on a new card torch is read from disk, and HIP tries graphs in a child
     Part("open", 150),
@@ -107,6 +109,14 @@ class Check:
         temporary.write_text(json.dumps(self.report, indent=1) + "\n")
         os.replace(temporary, self.args.out)
 
+    def missing(self, part: Part) -> str:
+        """Return what a part needs and does not have, "" for nothing."""
+        states = {name: entry["state"] for name, entry in self.report["parts"].items()}
+        if states["open"] == FAILED and part.name != "doctor":
+            return "the device was not opened"
+        is_made = self.args.model or states["checkpoint"] in (DONE, NOT_REACHED)
+        return "" if is_made or part.name not in TIMED else "the checkpoint was not made"
+
     def limit_s(self, part: Part) -> float:
         """Return the seconds that a part may take: what is left but for the shares behind it."""
         whole = sum(p.share_s for p in PARTS)
@@ -134,12 +144,13 @@ class Check:
         if part.name in TIMED:
             entry["hot_ops_are_right"] = self.hot_ops_are_right()
         if "wrong" not in entry:
-            entry["state"] = state
-            entry["reason"] = f"{reason}: {errors.read_text(errors='replace')[-TOLD:]}"
+            said = errors.read_text(errors="replace")[-TOLD:].strip()
+            entry |= {"state": state, "reason": f"{reason}: {said}" if said else reason}
         if entry["state"] == DONE:
             del entry["reason"]
         self.write()
-        print(f"{part.name}: {entry['state']} {entry.get('reason', '')}".rstrip(), flush=True)
+        reason = entry.get("reason", "")
+        print(f"{part.name}: {entry['state']}" + (f": {reason}" if reason else ""), flush=True)
 
     def hot_ops_are_right(self) -> bool | None:
         """Return whether all hot ops were judged right; None where some were not judged."""
@@ -212,8 +223,15 @@ def install(wheel: Path, work: Path) -> None:
     os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{before}" if before else str(site)
 
 
+def minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
 def main() -> int:
-    """Return 0 if every part is done, 1 if one is not, 130 if stopped."""
+    """Return 0 if every part is done, 1 if one is not, 2 for a wrong argument, 130 if stopped."""
     parser = argparse.ArgumentParser(
         prog="device_check.sh",
         description=__doc__,
@@ -225,7 +243,7 @@ def main() -> int:
     add("--backend", default="cuda")
     add("--device", help="of the backend (default: its first)")
     add("--wheel", type=Path, help="of clover-rt (default: what this python has)")
-    add("--minutes", type=float, default=8.0, help="for all of it")
+    add("--minutes", type=minutes, default=8.0, help="for all of it")
     add("--layers", type=int, default=4, help="of the geometry; 40 with --vocab 248320: 20 GB")
     add("--vocab", type=int, default=32768)
     add("--model", help="a checkpoint to time instead of a new one")
@@ -235,6 +253,9 @@ def main() -> int:
     add("--work", type=Path, help="where the checkpoint is made and removed again")
     add("--out", type=Path, default=Path("device-check.json"))
     args = parser.parse_args()
+    for name, folder in (("--out", args.out.absolute().parent), ("--work", args.work)):
+        if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+            parser.error(f"{name}: {folder} is no folder that can be written to")
 
     def stop(number: int, frame: Any) -> None:
         # once is enough: another one must not stop the clearing up
@@ -251,11 +272,15 @@ def main() -> int:
         if args.wheel:
             install(args.wheel, work)
         for part in check.parts:
-            if check.limit_s(part) >= LEAST_S:
+            missing = check.missing(part)
+            if missing:
+                check.report["parts"][part.name]["reason"] = missing
+            elif check.limit_s(part) >= LEAST_S:
                 check.run(part)
         check.write("complete")
     except Stopped:
         check.write("stopped")
+        print(f"stopped: what was found is in {args.out}")
         return 130
     except subprocess.CalledProcessError as error:
         check.write(f"the wheel was not installed: {error}")

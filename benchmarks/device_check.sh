@@ -16,6 +16,8 @@ for word in "$@"; do
   [[ "$word" != --minutes=* ]] || minutes="${word#*=}"
   previous="$word"
 done
+# the program says what is wrong with it
+[[ "$minutes" =~ ^[0-9]*[.]?[0-9]+$ ]] || exec "${PYTHON:-python3}" "$here/device_check.py" "$@"
 # the program keeps to its time by itself; this holds even if it hangs
 read -r end grace < <(awk -v m="$minutes" 'BEGIN {
   left = m < 0.2 ? 30 * m : 6

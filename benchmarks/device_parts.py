@@ -325,14 +325,18 @@ RUN: Mapping[str, Callable[[Told, Mapping[str, Any]], None]] = {
 }
 
 
+class Stopped(KeyboardInterrupt):
+    """The part was told to end; unlike SystemExit it is not taken for a plugin's failure."""
+
+
 def stop(number: int, frame: Any) -> None:
     """End in order: what was started ends first, and what was found is written."""
     for own in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(own, signal.SIG_IGN)
-    raise SystemExit(128 + number)
+    raise Stopped(128 + number)
 
 
-def main() -> None:
+def main() -> int:
     name, given, file = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, stop)
@@ -343,22 +347,29 @@ def main() -> None:
     told.add()
     try:
         run(name, told, given)
+    except Stopped as error:
+        return int(error.args[0])
     finally:
         told.write()
+    return 0
 
 
 def run(name: str, told: Told, given: Mapping[str, Any]) -> None:
     from clover_rt.doctor.child import end_with
+    from clover_rt.errors import CloverError
 
     end_with(os.getppid(), "SIGTERM")
-    if name == "conformance rest":
-        conformance(told, given, other_ops())
-    elif name.startswith("conformance "):
-        _, op, precision = name.split()
-        conformance(told, given, (op,), precision)
-    else:
-        RUN[name](told, given)
+    try:
+        if name == "conformance rest":
+            conformance(told, given, other_ops())
+        elif name.startswith("conformance "):
+            _, op, precision = name.split()
+            conformance(told, given, (op,), precision)
+        else:
+            RUN[name](told, given)
+    except CloverError as error:
+        told.add(wrong=str(error))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -187,6 +187,29 @@ def test_a_part_that_ends_well_is_done_and_the_others_are_not_reached(check: Any
     assert others == {"not reached"}
 
 
+def test_without_the_device_doctor_alone_looks_at_the_machine(check: Any) -> None:
+    assert not any(check.missing(part) for part in check.parts)
+    run(check, "open", WRONG)
+    assert [part.name for part in check.parts if not check.missing(part)] == ["doctor"]
+
+
+def test_times_need_a_checkpoint_that_was_made_or_given(check: Any) -> None:
+    run(check, "checkpoint", DYING)
+    missing = {part.name for part in check.parts if check.missing(part)}
+    assert missing == {"passes", "kernels"}
+    check.args.model = "a folder"
+    assert not any(check.missing(part) for part in check.parts)
+
+
+def test_a_plugin_is_not_blamed_for_a_part_that_is_told_to_end(
+    modules: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kernel raises is its plugin's failure, SystemExit too, but for KeyboardInterrupt."""
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("device_parts").stop(signal.SIGTERM, None)
+
+
 def test_times_say_whether_the_hot_ops_were_right(check: Any, modules: None) -> None:
     names = importlib.import_module("device_check").JUDGED
     assert run(check, "passes", TELLING)["hot_ops_are_right"] is None
@@ -221,6 +244,35 @@ def started(out: Path, *more: str) -> subprocess.Popen[bytes]:
     environ = os.environ | {"PYTHON": sys.executable}
     # a session of its own, so that what a test leaves can be ended
     return subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def test_a_device_that_is_not_there_is_told_without_a_trace(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert started(out, "--device", "none", "--only", "open", "bandwidth").wait() == 1
+    parts = json.loads(out.read_text())["parts"]
+    assert parts["open"]["state"] == "failed"
+    assert parts["open"]["reason"].startswith("CRT-3003: ")
+    assert parts["bandwidth"] == {"state": "not reached", "reason": "the device was not opened"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(("--minutes", "abc"), ("--minutes", "-1"), ("--minutes=0",)),
+        *(("--out", "/nonexistent/x.json"), ("--work", "/nonexistent")),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_argument_is_told_before_anything_starts(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    environ = os.environ | {"PYTHON": sys.executable}
+    command = [str(SCRIPT), *arguments]
+    told = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert told.returncode == 2
+    assert told.stderr.splitlines()[-1].startswith("device_check.sh: error: ")
+    assert arguments[0].partition("=")[0] in told.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -62,8 +63,8 @@ JUDGED = tuple(
     for precision in device_parts.PRECISIONS
     for op in device_parts.HOT
 )
+# these need the part `checkpoint` too, unless a model is given
 TIMED = ("passes", "kernels")
-"""These need the part `checkpoint`, unless a model is given."""
 PARTS = (
     # on a new card torch is read from disk, and HIP tries graphs in a child
     Part("open", 150),
@@ -224,10 +225,10 @@ def install(wheel: Path, work: Path) -> None:
 
 
 def minutes(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
-    return value
+    # as device_check.sh reads it: that must not take other numbers, and end nothing that hangs
+    if not re.fullmatch(r"[0-9]*[.]?[0-9]+", text) or float(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0, such as 8 or 2.5")
+    return float(text)
 
 
 def main() -> int:
@@ -256,6 +257,8 @@ def main() -> int:
     for name, folder in (("--out", args.out.absolute().parent), ("--work", args.work)):
         if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
             parser.error(f"{name}: {folder} is no folder that can be written to")
+    if args.out.is_dir():
+        parser.error(f"--out: {args.out} is a folder; name a file in it")
 
     def stop(number: int, frame: Any) -> None:
         # once is enough: another one must not stop the clearing up
@@ -277,7 +280,8 @@ def main() -> int:
                 check.report["parts"][part.name]["reason"] = missing
             elif check.limit_s(part) >= LEAST_S:
                 check.run(part)
-        check.write("complete")
+        was_opened = check.report["parts"]["open"]["state"] != FAILED
+        check.write("complete" if was_opened else "the device was not opened")
     except Stopped:
         check.write("stopped")
         print(f"stopped: what was found is in {args.out}")

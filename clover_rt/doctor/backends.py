@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clover_rt.backend import DeviceInfo
 from clover_rt.doctor import trials
 from clover_rt.doctor.findings import Finding, finding
 from clover_rt.doctor.host import TIMED_OUT, Host, Ran
 from clover_rt.doctor.question import ask, no_answer
+from clover_rt.doctor.survey import BROKEN, as_dict
 from clover_rt.ops import HOT
-from clover_rt.plugins import Status, only_by_name
+from clover_rt.plugins import only_by_name
 
 # on a new card most of it is compiling
 KERNELS_S = 300.0
@@ -37,37 +37,13 @@ def probe(
             continue
         if row.status != "usable":
             fix = row.fix or f"see `clover-rt backends --why {row.name}`"
-            code = "CRT-5704" if row.name in OWN and not wanted else "CRT-5701"
+            has_nothing = row.status != BROKEN and row.name in OWN
+            code = "CRT-5704" if has_nothing and not wanted else "CRT-5701"
             yield finding(code, f"{row.name}: {row.reason}", fix=fix)
         elif named is None and all(only_by_name(d) for d in row.devices):
             names = "; ".join(f"{d.id} ({d.name}): {only_by_name(d)}" for d in row.devices)
             chosen = f"--backend {row.name} --device {row.devices[0].id}"
             yield finding("CRT-5703", f"{row.name}: {' '.join(names.split())}", chosen=chosen)
-
-
-def as_dict(row: Status) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "status": row.status,
-        "plugin": row.plugin,
-        "version": row.version,
-        "api": row.api,
-        "reason": row.reason,
-        "fix": row.fix,
-        "devices": [device(d) for d in row.devices],
-    }
-
-
-def device(info: DeviceInfo) -> dict[str, Any]:
-    return {
-        "id": info.id,
-        "name": info.name,
-        "kind": info.kind,
-        "memory_bytes": info.memory_bytes,
-        "is_software": info.is_software,
-        "only_by_name": only_by_name(info),
-        "notes": dict(info.notes),
-    }
 
 
 def test(

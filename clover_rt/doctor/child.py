@@ -62,6 +62,12 @@ def _vulkan() -> dict[str, Any]:
     return ask()
 
 
+def _backends(name: str) -> dict[str, Any]:
+    from clover_rt.doctor.survey import answer
+
+    return answer(name)
+
+
 def _torch() -> dict[str, Any]:
     from clover_rt.doctor.ask_frameworks import torch
 
@@ -99,6 +105,7 @@ def _model(backend: str, device: str) -> dict[str, Any]:
 
 
 QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "backends": _backends,
     "opencl": _opencl,
     "vulkan": _vulkan,
     "torch": _torch,

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from clover_rt.plugins import Status, survey
+from clover_rt.plugins import Status
 
 WATCHED = ("clover-rt", "numpy", "llvmlite", "torch", "triton", "pyopencl", "vulkan", "kp")
 ABSENT, UNSTARTED, DONE = "absent", "unstarted", "done"
@@ -111,9 +111,11 @@ class Host:
     @staticmethod
     def here() -> Host:
         """Return the machine that this runs on."""
+        from clover_rt.doctor.survey import backends
+
         cores = os.cpu_count() or 1
         able = getattr(os, "sched_getaffinity", None)
-        return Host(
+        host = Host(
             root=Path("/"),
             environ=dict(os.environ),
             run=_run,
@@ -121,7 +123,7 @@ class Host:
             node=_node,
             writable=_writable,
             disk=_disk,
-            backends=survey,
+            backends=lambda: backends(host),
             packages=_packages(),
             **_identity(),
             cores=cores,
@@ -133,6 +135,7 @@ class Host:
             name=socket.gethostname(),
             home=os.path.expanduser("~"),
         )
+        return host
 
     def read(self, path: str) -> str | None:
         """Return a file's text without its last line end; None where it cannot be read."""

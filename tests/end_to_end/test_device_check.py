@@ -59,7 +59,7 @@ def part(told, given):
 
 device_parts.LATE_S = 0
 device_parts.RUN = {{{{"passes": part}}}}
-device_parts.main()
+sys.exit(device_parts.main())
 """
 # judges two cases, the first of them right, and hangs at the third
 JUDGING = f"""
@@ -83,7 +83,7 @@ class Runner:
         return result(trial, precision, Outcome.NATIVE if self.seen == 1 else {{outcome}})
 
 client.Workers = Runner
-device_parts.main()
+sys.exit(device_parts.main())
 """
 WRONG = """
 import json, sys
@@ -249,7 +249,9 @@ def started(out: Path, *more: str) -> subprocess.Popen[bytes]:
 def test_a_device_that_is_not_there_is_told_without_a_trace(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert started(out, "--device", "none", "--only", "open", "bandwidth").wait() == 1
-    parts = json.loads(out.read_text())["parts"]
+    report = json.loads(out.read_text())
+    assert report["ended"] == "the device was not opened"
+    parts = report["parts"]
     assert parts["open"]["state"] == "failed"
     assert parts["open"]["reason"].startswith("CRT-3003: ")
     assert parts["bandwidth"] == {"state": "not reached", "reason": "the device was not opened"}
@@ -258,8 +260,8 @@ def test_a_device_that_is_not_there_is_told_without_a_trace(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(("--minutes", "abc"), ("--minutes", "-1"), ("--minutes=0",)),
-        *(("--out", "/nonexistent/x.json"), ("--work", "/nonexistent")),
+        *(("--minutes", "abc"), ("--minutes", "-1"), ("--minutes=0",), ("--minutes", "1e1")),
+        *(("--out", "/nonexistent/x.json"), ("--work", "/nonexistent"), ("--out", "/")),
     ],
     ids=" ".join,
 )

@@ -1,0 +1,85 @@
+"""Which backends there are and what each finds, asked in children.
+
+A backend asks drivers for their devices, and a driver that crashes or hangs ends whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from clover_rt.backend import DeviceInfo
+from clover_rt.doctor.question import ask
+from clover_rt.hookspecs import GROUP
+from clover_rt.plugins import Status, discover, only_by_name, survey
+
+if TYPE_CHECKING:
+    from clover_rt.doctor.host import Host
+
+# torch alone may be read from a slow disk for half of it
+LIMIT_S = 60.0
+BROKEN = "broken"
+"""Status of a backend whose probe ended the child, or did not end."""
+FIX = (
+    "update or remove the driver that breaks; what is found of OpenCL, Vulkan and torch tells which"
+)
+
+
+def backends(host: Host, names: Sequence[str] | None = None) -> list[Status]:
+    """Return one status a backend: all are asked in one child, and each in its own if that breaks.
+
+    names  entry points of the backends (default: those that are installed)
+    """
+    answer = ask(host, ("backends", ""), LIMIT_S)
+    if isinstance(answer, dict):
+        return _rows(answer)
+    if names is None:
+        names = sorted({point.name for point in metadata.entry_points(group=GROUP)})
+    return [row for name in names for row in _alone(host, name)]
+
+
+def answer(name: str) -> dict[str, Any]:
+    """Return the backends of a plugin, "" for all, as the child answers."""
+    return {"backends": [as_dict(row) for row in survey(discover(only=name or None))]}
+
+
+def _alone(host: Host, name: str) -> Iterator[Status]:
+    found = ask(host, ("backends", name), LIMIT_S)
+    if isinstance(found, dict):
+        yield from _rows(found)
+    else:
+        yield Status(name, name, "", "", BROKEN, f"asking it for devices: {found.how}", FIX)
+
+
+def as_dict(row: Status) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "status": row.status,
+        "plugin": row.plugin,
+        "version": row.version,
+        "api": row.api,
+        "reason": row.reason,
+        "fix": row.fix,
+        "devices": [device(d) for d in row.devices],
+    }
+
+
+def device(info: DeviceInfo) -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "name": info.name,
+        "kind": info.kind,
+        "memory_bytes": info.memory_bytes,
+        "is_software": info.is_software,
+        "only_by_name": only_by_name(info),
+        "notes": dict(info.notes),
+    }
+
+
+def _rows(found: dict[str, Any]) -> list[Status]:
+    rows = []
+    for told in found["backends"]:
+        devices = tuple(DeviceInfo(**d) for d in told.pop("devices"))
+        rows.append(Status(**told, devices=devices))
+    return rows

@@ -141,6 +141,9 @@ MEMORY = {"T": 1, "G": 1, "H": 2, "K": 128, "V": 128, "Q": 1}
 CACHE = {"T": 1, "G": 2, "K": 256, "slots": 1, "slot_pages": 1}
 FAR = {
     "block_scan": Away("block_scan", MEMORY, "slots", 2 * 128 * 128, commit),
+    "chunks of block_scan": Away(
+        "block_scan", MEMORY | {"T": 32}, "slots", 2 * 128 * 128, lambda slot: commit(slot, 32)
+    ),
     "advance": Away("advance", MEMORY | {"C": 64, "J": 4}, "slots", 2 * 128 * 128, advance),
     "block_memory": Away(
         "block_memory",

@@ -19,15 +19,14 @@ import triton
 from clover_rt.cache import cache_folder
 
 VARIABLE = "TRITON_CACHE_DIR"
-
-
-_ours: set[str] = set()
-"""Folders that were set here; another card of this process may have had another."""
+OWN_FOLDER = "clover-rt-kernels-"
 
 
 def is_ours(name: str, value: str) -> bool:
     """Was this value of a variable set here, and not by the user?"""
-    return name == VARIABLE and value in _ours
+    folder = Path(value)
+    is_kept = cache_folder("triton") in folder.parents
+    return name == VARIABLE and (is_kept or folder.name.startswith(OWN_FOLDER))
 
 
 def use_cache(arch: str) -> Path:
@@ -42,14 +41,8 @@ def use_cache(arch: str) -> Path:
             file.write(b"room for kernels")
     except OSError as error:
         return use_own_folder(error)
-    if not given:
-        _set(folder)
-    return folder
-
-
-def _set(folder: Path) -> None:
-    _ours.add(str(folder))
     os.environ[VARIABLE] = str(folder)
+    return folder
 
 
 def use_own_folder(error: OSError) -> Path:
@@ -60,7 +53,7 @@ def use_own_folder(error: OSError) -> Path:
         RuntimeWarning,
         stacklevel=2,
     )
-    folder = Path(tempfile.mkdtemp(prefix="clover-rt-kernels-"))
+    folder = Path(tempfile.mkdtemp(prefix=OWN_FOLDER))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _set(folder)
+    os.environ[VARIABLE] = str(folder)
     return folder

@@ -13,6 +13,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.weak import TensorWeakRef
 
 from clover_rt.backend import Buffer, Device, DeviceInfo, Kernel, Memory, Step, Usage
 from clover_rt.spec import Precision, Signature, StepLayout
@@ -90,7 +91,7 @@ class CudaDevice(Device):
         self.submitted_s = 0.0
         self.graphs = Graphs()
         self._buffers: WeakSet[TorchBuffer] = WeakSet()
-        self._weights: list[torch.Tensor] = []
+        self._weights: list[TensorWeakRef] = []
         self._has_new_weights = False
         self._compiled: set[tuple[Any, ...]] = set()
         if not self.is_interpreted:
@@ -114,12 +115,12 @@ class CudaDevice(Device):
         return buffer
 
     def zeros(self, count: int, dtype: torch.dtype, tensor: str) -> torch.Tensor:
-        """Return new zeroed memory of a kernel's own, for as long as the device is open.
+        """Return new zeroed memory of a kernel's own, which ends with it or with the device.
 
         OutOfMemory (CRT-3230) names the tensor and both numbers.
         """
         data = self._zeros(count, dtype, tensor, FOR_WEIGHTS)
-        self._weights.append(data)
+        self._weights.append(TensorWeakRef(data))
         self._has_new_weights = not self.is_interpreted
         return data
 
@@ -252,8 +253,10 @@ class CudaDevice(Device):
         self.graphs.clear()
         for buffer in list(self._buffers):
             self.free(buffer)
-        for data in self._weights:
-            _drop(data)
+        for held in self._weights:
+            data = held()
+            if data is not None:
+                _drop(data)
         self._weights.clear()
         if not self.is_interpreted:
             # a card that is lost has said so before

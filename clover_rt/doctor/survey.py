@@ -31,9 +31,9 @@ def backends(host: Host, names: Sequence[str] | None = None) -> list[Status]:
 
     names  entry points of the backends (default: those that are installed)
     """
-    answer = ask(host, ("backends", ""), LIMIT_S)
-    if isinstance(answer, dict):
-        return _rows(answer)
+    found = ask(host, ("backends", ""), LIMIT_S)
+    if isinstance(found, dict):
+        return _rows(found)
     if names is None:
         names = sorted({point.name for point in metadata.entry_points(group=GROUP)})
     return [row for name in names for row in _alone(host, name)]

@@ -59,8 +59,8 @@ def machine(told: Told, given: Mapping[str, Any]) -> None:
     """Tell what stands behind all else: the machine, and the devices with driver and engine."""
     from clover_rt.bench.machine import environment
     from clover_rt.doctor import Host
+    from clover_rt.doctor.backends import as_dict
     from clover_rt.doctor.redact import redact
-    from clover_rt.doctor.survey import as_dict
     from clover_rt.plugins import discover, status
 
     told.add(machine=environment())

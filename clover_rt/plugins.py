@@ -99,6 +99,37 @@ class Status:
     trace: str = ""
     devices: tuple[DeviceInfo, ...] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "plugin": self.plugin,
+            "version": self.version,
+            "api": self.api,
+            "reason": self.reason,
+            "fix": self.fix,
+            "trace": self.trace,
+            "devices": [
+                {
+                    "id": d.id,
+                    "name": d.name,
+                    "kind": d.kind,
+                    "memory_bytes": d.memory_bytes,
+                    "is_software": d.is_software,
+                    "only_by_name": d.only_by_name,
+                    "notes": dict(d.notes),
+                }
+                for d in self.devices
+            ],
+        }
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Status:
+        """Return what `as_dict` has told."""
+        devices = tuple(DeviceInfo(**d) for d in told["devices"])
+        return cls(**{**told, "devices": devices})
+
 
 def discover(
     entry_points: Iterable[metadata.EntryPoint] | None = None,

@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         import json
 
-        print(json.dumps({"schema": 1, "backends": [as_dict(r) for r in rows]}, indent=1))
+        print(json.dumps({"schema": 1, "backends": [r.as_dict() for r in rows]}, indent=1))
     elif args.why is not None:
         print("\n\n".join(detail(r) for r in rows))
     else:
@@ -62,32 +62,6 @@ def about(name: str, rows: Sequence[Status]) -> list[Status]:
             code="CRT-1010",
         )
     return found
-
-
-def as_dict(row: Status) -> dict[str, Any]:
-    """Return a status as JSON data."""
-    return {
-        "name": row.name,
-        "status": row.status,
-        "plugin": row.plugin,
-        "version": row.version,
-        "api": row.api,
-        "reason": row.reason,
-        "fix": row.fix,
-        "trace": row.trace,
-        "devices": [
-            {
-                "id": d.id,
-                "name": d.name,
-                "kind": d.kind,
-                "memory_bytes": d.memory_bytes,
-                "is_software": d.is_software,
-                "only_by_name": d.only_by_name,
-                "notes": dict(d.notes),
-            }
-            for d in row.devices
-        ],
-    }
 
 
 def table(rows: Sequence[Status]) -> str:
@@ -144,6 +118,6 @@ def detail(row: Status) -> str:
         "fix": row.fix,
     }
     lines = [f"{key}: {value}" for key, value in facts.items() if value]
-    for line, device in zip(devices(row), as_dict(row)["devices"], strict=True):
+    for line, device in zip(devices(row), row.as_dict()["devices"], strict=True):
         lines += [line, *(f"  {name}: {text}" for name, text in known(device).items())]
     return "\n".join(lines + ([row.trace.rstrip()] if row.trace else []))

@@ -9,9 +9,9 @@ from clover_rt.doctor import trials
 from clover_rt.doctor.findings import Finding, finding
 from clover_rt.doctor.host import TIMED_OUT, Host, Ran
 from clover_rt.doctor.question import ask, no_answer
-from clover_rt.doctor.survey import BROKEN, as_dict
+from clover_rt.doctor.survey import BROKEN
 from clover_rt.ops import HOT
-from clover_rt.plugins import only_by_name
+from clover_rt.plugins import Status, only_by_name
 
 # on a new card most of it is compiling
 KERNELS_S = 300.0
@@ -44,6 +44,15 @@ def probe(
             names = "; ".join(f"{d.id} ({d.name}): {only_by_name(d)}" for d in row.devices)
             chosen = f"--backend {row.name} --device {row.devices[0].id}"
             yield finding("CRT-5703", f"{row.name}: {' '.join(names.split())}", chosen=chosen)
+
+
+def as_dict(row: Status) -> dict[str, Any]:
+    """Return a status for the report: with why each device is opened by its name, and no trace."""
+    told = row.as_dict()
+    del told["trace"]
+    for entry, info in zip(told["devices"], row.devices, strict=True):
+        entry["only_by_name"] = only_by_name(info)
+    return told
 
 
 def test(

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from clover_rt.backend import DeviceInfo
 from clover_rt.doctor.question import ask
 from clover_rt.hookspecs import GROUP
-from clover_rt.plugins import Status, discover, only_by_name, survey
+from clover_rt.plugins import Status, discover, survey
 
 if TYPE_CHECKING:
     from clover_rt.doctor.host import Host
@@ -33,7 +32,7 @@ def backends(host: Host, names: Sequence[str] | None = None) -> list[Status]:
     """
     found = ask(host, ("backends", ""), LIMIT_S)
     if isinstance(found, dict):
-        return _rows(found)
+        return [Status.of(told) for told in found["backends"]]
     if names is None:
         names = sorted({point.name for point in metadata.entry_points(group=GROUP)})
     return [row for name in names for row in _alone(host, name)]
@@ -41,45 +40,12 @@ def backends(host: Host, names: Sequence[str] | None = None) -> list[Status]:
 
 def answer(name: str) -> dict[str, Any]:
     """Return the backends of a plugin, "" for all, as the child answers."""
-    return {"backends": [as_dict(row) for row in survey(discover(only=name or None))]}
+    return {"backends": [row.as_dict() for row in survey(discover(only=name or None))]}
 
 
 def _alone(host: Host, name: str) -> Iterator[Status]:
     found = ask(host, ("backends", name), LIMIT_S)
     if isinstance(found, dict):
-        yield from _rows(found)
+        yield from map(Status.of, found["backends"])
     else:
         yield Status(name, name, "", "", BROKEN, f"asking it for devices: {found.how}", FIX)
-
-
-def as_dict(row: Status) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "status": row.status,
-        "plugin": row.plugin,
-        "version": row.version,
-        "api": row.api,
-        "reason": row.reason,
-        "fix": row.fix,
-        "devices": [device(d) for d in row.devices],
-    }
-
-
-def device(info: DeviceInfo) -> dict[str, Any]:
-    return {
-        "id": info.id,
-        "name": info.name,
-        "kind": info.kind,
-        "memory_bytes": info.memory_bytes,
-        "is_software": info.is_software,
-        "only_by_name": only_by_name(info),
-        "notes": dict(info.notes),
-    }
-
-
-def _rows(found: dict[str, Any]) -> list[Status]:
-    rows = []
-    for told in found["backends"]:
-        devices = tuple(DeviceInfo(**d) for d in told.pop("devices"))
-        rows.append(Status(**told, devices=devices))
-    return rows

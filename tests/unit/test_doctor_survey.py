@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clover_rt.doctor import examine
-from clover_rt.doctor.survey import as_dict, backends
+from clover_rt.doctor.survey import backends
 from tests.unit.doctor_machines import CPU, HUNG, ROCM, SEGV, Machine
 
 NAMES = ("cpu", "rocm")
@@ -20,7 +20,7 @@ def asked(tmp_path, **children):
 
 
 def told(*rows):
-    return {"backends": [as_dict(row) for row in rows]}
+    return {"backends": [row.as_dict() for row in rows]}
 
 
 def test_backends_come_from_one_child_as_they_are(tmp_path):
